@@ -1,0 +1,365 @@
+"""S(X): how each synthesizer scores every (query, key) pair. Tay et al., arXiv 2005.00743.
+
+Every score is a module with the same three sizes and one method:
+
+    score = Dense(d_model=12, head=3, max_length=6)
+    scores = score(x)      # x: batch length d_model  ->  scores: batch head query key
+
+What it may look at is the whole difference: the dot product compares every pair of tokens, Dense looks at the
+attending token alone, Random looks at nothing, and returns "1 head query key", one map for every sentence.
+"""
+
+import inspect
+from functools import partial
+from math import isqrt, log, sqrt
+
+import torch
+from einops import einsum, rearrange
+from torch import nn
+
+from synth_lib.shapes import check_whole_number
+
+
+class Score(nn.Module):
+    """What all scores share: the three sizes and the check of their input.
+
+    Args:
+        d_model: features of a token.
+        head: attention heads; each has its own scores from its own d_head = d_model / head features.
+        max_length: the longest input. Shorter inputs use the top-left block of what is learned per position.
+
+    Raises:
+        ValueError: a size is below 1, or `head` does not divide `d_model`.
+    """
+
+    def __init__(self, d_model, head, max_length):
+        super().__init__()
+        for name, value in (("d_model", d_model), ("head", head), ("max_length", max_length)):
+            check_whole_number(name, value)
+        if d_model % head:
+            raise ValueError(f"head = {head} does not divide d_model = {d_model}; every head needs d_model / head features")
+        self.d_model, self.head, self.max_length = d_model, head, max_length
+        self.d_head = d_model // head
+
+    def check(self, x):
+        """Refuse an input that cannot be scored, else return its length.
+
+        Raises:
+            TypeError: `x` is no floating-point tensor.
+            ValueError: `x` is not "batch length d_model" with 1 <= length <= max_length.
+        """
+        if not isinstance(x, torch.Tensor) or not x.is_floating_point():
+            kind = x.dtype if isinstance(x, torch.Tensor) else type(x).__name__
+            raise TypeError(f"x must be a floating-point tensor (batch, length, d_model), not {kind}")
+        if x.dim() != 3:
+            raise ValueError(f"x must have the 3 axes (batch, length, d_model), but has {x.dim()}: {tuple(x.shape)}")
+        _, length, d_model = x.shape
+        if d_model != self.d_model:
+            raise ValueError(f"axis d_model of x is {d_model}, but this layer has d_model = {self.d_model}")
+        if not 1 <= length <= self.max_length:
+            raise ValueError(f"axis length of x is {length}, but must lie between 1 and max_length = {self.max_length}")
+        return length
+
+    def _split_heads(self, features):
+        return rearrange(features, "batch length (head d_head) -> batch head length d_head", head=self.head)
+
+
+class DotProduct(Score):
+    """Q K^T / sqrt(d_head): compares the tokens of every pair. The baseline; 2 d_model^2 parameters.
+
+    The only score that is scaled: a sum of d_head products spreads with sqrt(d_head).
+    """
+
+    def __init__(self, d_model, head, max_length, *, bias=True):
+        super().__init__(d_model, head, max_length)
+        self.query = nn.Linear(d_model, d_model, bias=bias)
+        self.key = nn.Linear(d_model, d_model, bias=bias)
+
+    def forward(self, x):
+        """x: batch length d_model -> scores: batch head query key."""
+        self.check(x)
+        query, key = self._split_heads(self.query(x)), self._split_heads(self.key(x))
+        query = query / sqrt(self.d_head)  # before the product: length * d_head divisions instead of length^2
+        return einsum(query, key, "batch head query d_head, batch head key d_head -> batch head query key")
+
+
+class Dense(Score):
+    """W2 relu(W1 x_i + b1) + b2, equations (1) and (2): row i from token i alone.
+
+    W1 maps d_model to d_model and is split over the heads; every head has its own W2 from d_head to max_length.
+    Without biases d_model^2 + d_model * max_length parameters (Table 1), whatever the number of heads.
+    """
+
+    def __init__(self, d_model, head, max_length, *, bias=True):
+        super().__init__(d_model, head, max_length)
+        self.hidden = nn.Linear(d_model, d_model, bias=bias)
+        self.weight = _linear_start(head, self.d_head, max_length, fan_in=self.d_head)
+        self.bias = _linear_start(head, max_length, fan_in=self.d_head) if bias else None
+
+    def forward(self, x):
+        """x: batch length d_model -> scores: batch head query key."""
+        length = self.check(x)
+        hidden = self._split_heads(self.hidden(x)).relu()
+        weight = self.weight[:, :, :length]
+        scores = einsum(hidden, weight, "batch head query d_head, head d_head key -> batch head query key")
+        return scores if self.bias is None else scores + self.bias[:, None, :length]
+
+
+class Random(Score):
+    """R, equation (4): one learned matrix per head that never looks at x. max_length^2 parameters per head.
+
+    Args:
+        initial_scale: standard deviation of the normal distribution that R starts from. The paper does not state
+            one. Default 1 / sqrt(max_length), which is Glorot's for one max_length x max_length matrix: the map
+            then starts close to uniform.
+        fixed: keep R as it starts ("Fixed Random"): a buffer, saved and moved with the layer, never trained.
+        start: scores to start from instead, "length length" for all heads or "head length length", for instance
+            `shifted_scores(...)`. Scores, not probabilities: they go through the softmax.
+
+    Raises:
+        ValueError: `start` has another shape, holds probabilities, or is given together with `initial_scale`;
+            `initial_scale` is negative.
+    """
+
+    def __init__(self, d_model, head, max_length, *, initial_scale=None, fixed=False, start=None):
+        super().__init__(d_model, head, max_length)
+        if start is None:
+            scale = _scale(initial_scale, max_length)
+            R = torch.randn(head, max_length, max_length) * scale
+        elif initial_scale is not None:
+            raise ValueError(f"give start or initial_scale = {initial_scale}, not both: start has a scale of its own")
+        else:
+            R = _checked_start(start, head, max_length)
+        if fixed:
+            self.register_buffer("R", R)
+        else:
+            self.R = nn.Parameter(R)
+
+    def forward(self, x):
+        """x: batch length d_model (only its length is read) -> scores: 1 head query key."""
+        length = self.check(x)
+        return self.R[None, :, :length, :length]
+
+
+class FactorizedDense(Score):
+    """H_A(A) * H_B(B), equations (5) and (6): two short outputs of token i, multiplied into one long row.
+
+    A has a numbers, B has b, and a * b = max_length. A is tiled and B is repeated element by element, so that key j
+    gets A[j % a] * B[j // a] and all a * b products appear (two tiles would reach only lcm(a, b) of them).
+    Both read one shared hidden layer, relu(W1 x_i + b1): only then the parameters are those of Table 1,
+    d_model^2 + d_model * (a + b) without biases.
+
+    Args:
+        a, b: the two factors of max_length. Default: the most square pair.
+
+    Raises:
+        ValueError: a * b is not max_length; the message proposes a pair.
+    """
+
+    def __init__(self, d_model, head, max_length, *, a=None, b=None, bias=True):
+        super().__init__(d_model, head, max_length)
+        self.a, self.b = _factor_pair(max_length, a, b)
+        self.hidden = nn.Linear(d_model, d_model, bias=bias)
+        self.weight_a = _linear_start(head, self.d_head, self.a, fan_in=self.d_head)
+        self.weight_b = _linear_start(head, self.d_head, self.b, fan_in=self.d_head)
+        self.bias_a = _linear_start(head, self.a, fan_in=self.d_head) if bias else None
+        self.bias_b = _linear_start(head, self.b, fan_in=self.d_head) if bias else None
+
+    def forward(self, x):
+        """x: batch length d_model -> scores: batch head query key."""
+        length = self.check(x)
+        hidden = self._split_heads(self.hidden(x)).relu()
+        A = einsum(hidden, self.weight_a, "batch head query d_head, head d_head tile -> batch head query tile")
+        B = einsum(hidden, self.weight_b, "batch head query d_head, head d_head repeat -> batch head query repeat")
+        if self.bias_a is not None:
+            A, B = A + self.bias_a[:, None], B + self.bias_b[:, None]
+        products = einsum(A, B, "batch head query tile, batch head query repeat -> batch head query repeat tile")
+        return rearrange(products, "batch head query repeat tile -> batch head query (repeat tile)")[..., :length]
+
+
+class FactorizedRandom(Score):
+    """R1 R2^T, equation (7): Random of rank at most k. 2 * max_length * rank parameters per head.
+
+    Args:
+        rank: k, the inner axis; 8 in the paper.
+        initial_scale: standard deviation of the *scores* R1 R2^T at the start. Default 1 / sqrt(max_length), as Random.
+
+    Raises:
+        ValueError: `rank` is below 1; `initial_scale` is not above 0 (both factors would stay 0 for ever).
+    """
+
+    def __init__(self, d_model, head, max_length, *, rank=8, initial_scale=None):
+        super().__init__(d_model, head, max_length)
+        check_whole_number("rank", rank)
+        scale = _scale(initial_scale, max_length)
+        if scale == 0:
+            raise ValueError("initial_scale is 0, but must be above 0: two factors that start at 0 have no gradient")
+        # An entry of R1 R2^T is a sum of `rank` products of two normal numbers: its variance is rank * factor^4.
+        factor = sqrt(scale / sqrt(rank))
+        self.R1 = nn.Parameter(torch.randn(head, max_length, rank) * factor)
+        self.R2 = nn.Parameter(torch.randn(head, max_length, rank) * factor)
+
+    def forward(self, x):
+        """x: batch length d_model (only its length is read) -> scores: 1 head query key."""
+        length = self.check(x)
+        R1, R2 = self.R1[:, :length], self.R2[:, :length]
+        return einsum(R1, R2, "head query rank, head key rank -> head query key")[None]
+
+
+class Mixture(Score):
+    """alpha_1 S_1(X) + ... + alpha_N S_N(X), equation (8): scores are mixed, inside one softmax.
+
+    The alphas are learned, positive and sum to 1: a softmax over N logits that start equal. (The paper states the
+    sum; how it is kept is not stated.)
+
+    Args:
+        parts: the scores to mix, any number of them, all with the same d_model, head and max_length.
+
+    Raises:
+        TypeError: a part is no Score.
+        ValueError: no parts, or parts of different sizes.
+    """
+
+    def __init__(self, parts):
+        parts = list(parts)
+        if not parts:
+            raise ValueError("parts is empty; a mixture needs at least one score")
+        for part in parts:
+            if not isinstance(part, Score):
+                raise TypeError(f"parts must hold Score modules, not {type(part).__name__}")
+        super().__init__(parts[0].d_model, parts[0].head, parts[0].max_length)
+        for name in ("d_model", "head", "max_length"):
+            sizes = [getattr(part, name) for part in parts]
+            if len(set(sizes)) > 1:
+                raise ValueError(f"parts differ in {name}: {sizes}; all parts of a mixture need the same")
+        self.parts = nn.ModuleList(parts)
+        self.logits = nn.Parameter(torch.zeros(len(parts)))
+
+    @property
+    def weights(self):
+        """The alphas: one number per part, summing to 1."""
+        return self.logits.softmax(dim=0)
+
+    def forward(self, x):
+        """x: batch length d_model -> scores: batch head query key (1 head query key if no part reads x)."""
+        return sum(weight * part(x) for weight, part in zip(self.weights, self.parts))
+
+
+SCORES = {
+    "dot_product": DotProduct,
+    "dense": Dense,
+    "random": Random,
+    "fixed_random": partial(Random, fixed=True),
+    "factorized_dense": FactorizedDense,
+    "factorized_random": FactorizedRandom,
+}
+
+
+def make_score(name, d_model, head, max_length, **options):
+    """A score by its name, or a mixture of several: "dense", "random + dot_product".
+
+    Every option goes to each part that knows it: `rank` to factorized_random, `a` and `b` to factorized_dense,
+    `initial_scale` to all the random ones, `bias` (default True) to those with linear layers.
+
+    Raises:
+        ValueError: a name is unknown, or no part knows an option.
+    """
+    names = [part.strip() for part in str(name).split("+")]
+    for part in names:
+        if part not in SCORES:
+            raise ValueError(f'unknown score "{part}"; known are {", ".join(SCORES)}, and sums such as "random + dense"')
+    known = {part: set(inspect.signature(SCORES[part]).parameters) for part in names}
+    for option in options:
+        if option != "bias" and not any(option in known[part] for part in names):
+            raise ValueError(f'no part of the score "{name}" has an option {option}')
+    parts = [
+        SCORES[part](d_model, head, max_length, **{k: v for k, v in options.items() if k in known[part]})
+        for part in names
+    ]
+    return parts[0] if len(parts) == 1 else Mixture(parts)
+
+
+# Hand-made starts for Random: scores whose softmax over all max_length keys is the wanted map.
+
+
+def uniform_scores(length):
+    """Every key gets 1 / length, exactly. -> "length length", float32."""
+    check_whole_number("length", length)
+    return torch.zeros(length, length)
+
+
+def shifted_scores(length, offset=0, error=1e-3):
+    """Query i looks at key i + offset; `offset=0` is the identity. -> "length length", float32.
+
+    After the softmax that key has the weight 1 - error, the others share the rest. A query whose key would lie
+    outside the sequence has no such key; its row is uniform.
+
+    Raises:
+        ValueError: no row would have its key inside the sequence, or `error` is not between 0 and 1.
+    """
+    check_whole_number("length", length)
+    if not abs(offset) < length:
+        raise ValueError(f"offset is {offset}, but must lie between {1 - length} and {length - 1} for length = {length}")
+    if not 0 < error < 1:
+        raise ValueError(f"error is {error}, but must lie between 0 and 1; a softmax never reaches them")
+    # weight = e^gap / (e^gap + length - 1) = 1 - error, solved for the gap
+    gap = log((1 - error) * (length - 1) / error) if length > 1 else 0.0
+    return torch.diag(torch.full((length - abs(offset),), gap), diagonal=offset)
+
+
+def decaying_scores(length, rate):
+    """Weights proportional to exp(-rate * |i - j|), exactly. -> "length length", float32.
+
+    Raises:
+        ValueError: `rate` (per position) is negative: the weights would grow with the distance.
+    """
+    check_whole_number("length", length)
+    if rate < 0:
+        raise ValueError(f"rate is {rate}, but must be at least 0 for weights that decay with the distance")
+    position = torch.arange(length, dtype=torch.float32)
+    return -rate * (position[:, None] - position).abs()
+
+
+def _linear_start(*shape, fan_in):
+    """A Parameter that starts as torch's own nn.Linear does: uniform within 1 / sqrt(fan_in)."""
+    return nn.Parameter(torch.empty(shape).uniform_(-1 / sqrt(fan_in), 1 / sqrt(fan_in)))
+
+
+def _scale(initial_scale, max_length):
+    if initial_scale is None:
+        return 1 / sqrt(max_length)
+    if not initial_scale >= 0:
+        raise ValueError(f"initial_scale is {initial_scale}, but a standard deviation is at least 0")
+    return initial_scale
+
+
+def _checked_start(start, head, max_length):
+    """`start` as "head length length", or an error: wrong shape, or probabilities where scores are meant."""
+    square = (max_length, max_length)
+    if not isinstance(start, torch.Tensor) or tuple(start.shape) not in (square, (head, *square)):
+        shape = tuple(start.shape) if isinstance(start, torch.Tensor) else type(start).__name__
+        raise ValueError(f"start is {shape}, but must be (length, length) = {square} or (head, length, length)")
+    start = start.detach().to(torch.get_default_dtype())
+    if max_length > 1 and (start >= 0).all() and torch.allclose(start.sum(-1), torch.ones(())):
+        raise ValueError("start holds probabilities, its rows sum to 1; give scores: they still go through the softmax")
+    return start.expand(head, *square).clone()
+
+
+def _factor_pair(max_length, a, b):
+    """Two whole numbers with a * b = max_length: those given, or the most square pair."""
+    best = next(small for small in range(isqrt(max_length), 0, -1) if max_length % small == 0)
+    if a is None and b is None:
+        return best, max_length // best
+    for name, value in (("a", a), ("b", b)):
+        if value is not None:
+            check_whole_number(name, value)
+    if a is None or b is None:  # one is given, the other follows if it can
+        given = a or b
+        other = max_length // given
+        a, b = (given, other) if b is None else (other, given)
+    if a * b != max_length:
+        raise ValueError(
+            f"a = {a} and b = {b} multiply to {a * b}, but must multiply to max_length = {max_length}; "
+            f"a = {best} and b = {max_length // best} would"
+        )
+    return a, b
