@@ -1,0 +1,50 @@
+# make help lists the verbs. Needs Python 3.11 or newer and git; everything else goes into .venv.
+# On Windows, without make: see environment.yml.
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
+RECENT := import sys; sys.exit(sys.version_info < (3, 11))
+
+.DEFAULT_GOAL := help
+.PHONY: help lab test notebooks bench clean
+
+help:
+	@echo "make lab        open the first chapter in JupyterLab (installs into $(VENV) the first time)"
+	@echo "make test       run everything that proves the library and the notebooks"
+	@echo "make notebooks  build and execute the chapters whose source changed (ALL=1: every chapter)"
+	@echo "make bench      time each attention score on this machine"
+	@echo "make clean      remove $(VENV) and every cache"
+
+lab: $(STAMP)
+	@echo "JupyterLab starts. Where no browser opens, go to the address that it prints below. Ctrl-C twice ends it."
+	@$(PYTHON) -m jupyterlab --log-level=WARN --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb \
+	  $$(test "$$(id -u)" = 0 && echo --allow-root)
+
+test: $(STAMP)
+	@$(PYTHON) tools/test.py
+
+notebooks: $(STAMP)
+	@$(PYTHON) tools/build_notebooks.py $(if $(ALL),--all)
+
+bench: $(STAMP)
+	@$(PYTHON) tools/bench.py
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache build *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp is younger than both files while the environment holds what they ask for.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import pip; $(RECENT)' 2>/dev/null || { \
+	  found=; for candidate in $(CANDIDATES); do \
+	    if $$candidate -c '$(RECENT)' 2>/dev/null; then found=$$candidate; break; fi; \
+	  done; \
+	  test -n "$$found" || { echo "Python 3.11 or newer is needed, and none of $(CANDIDATES) is: install one from python.org."; exit 1; }; \
+	  $$found -c 'import ensurepip, venv' 2>/dev/null || { echo "$$found lacks the module venv or ensurepip: install it (on Debian and Ubuntu: apt install python3-venv)."; exit 1; }; \
+	  echo "Creating $(VENV) with $$($$found --version)"; \
+	  $$found -m venv --clear $(VENV); }
+	@echo "Installing into $(VENV), once; this takes a few minutes."
+	@$(PYTHON) -m pip install --disable-pip-version-check --quiet -c constraints.txt -e '.[notebooks,test]'
+	@touch $(STAMP)

@@ -1,0 +1,151 @@
+"""The build: what it makes of a small source, and what it refuses."""
+
+import nbformat
+import pytest
+
+from tools import build_notebooks
+from tools.build_notebooks import (
+    SourceError,
+    build,
+    build_chapter,
+    cut_solution,
+    execute,
+    read_source,
+    targets,
+)
+
+SOURCE = '''\
+# %% [markdown]
+# # 02 A chapter
+
+# %%
+import sys
+print("hello", 1 + 1)
+
+# %% exercise="02.1" points=3
+def double(x):
+    """Twice x."""
+    ### BEGIN SOLUTION
+    y = x + x
+    return y
+    ### END SOLUTION
+
+# %% check="02.1"
+print("checked") if callable(double) else None
+
+# %%
+# Output varies: the process has another number each time.
+import os
+os.getpid()
+'''
+
+
+@pytest.fixture
+def source(tmp_path):
+    path = tmp_path / "src" / "02_small.py"
+    path.parent.mkdir()
+    path.write_text(SOURCE, encoding="utf8")
+    return path
+
+
+def test_both_notebooks_are_executed_and_written(source, tmp_path):
+    assert build_chapter(source, tmp_path) == "02_small: built"
+    for place in targets(source, tmp_path).values():
+        notebook = nbformat.read(place, as_version=nbformat.NO_CONVERT)
+        code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+        assert [cell.execution_count for cell in code] == [1, 2, 3, 4, 5]
+        assert code[1].outputs[0].text == "hello 2\n"
+        assert set(notebook.metadata) == {"kernelspec"}
+        assert not any("execution" in cell.metadata for cell in notebook.cells)
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_an_unchanged_chapter_is_left_alone(source, tmp_path):
+    build_chapter(source, tmp_path)
+    before = {place: place.stat().st_mtime_ns for place in targets(source, tmp_path).values()}
+    assert build_chapter(source, tmp_path, always=False) == "02_small: unchanged"
+    assert before == {place: place.stat().st_mtime_ns for place in before}
+    source.write_text(SOURCE.replace("hello", "good morning"), encoding="utf8")
+    assert build_chapter(source, tmp_path, always=False) == "02_small: built"
+
+
+def test_two_builds_are_byte_identical(source):
+    first, second = (execute(build(source, True), source.parent) for _ in range(2))
+    varying = [cell for cell in first.cells + second.cells if "tags" in cell.metadata]
+    for cell in varying:
+        cell.outputs = []
+    assert len(varying) == 2 and nbformat.writes(first) == nbformat.writes(second)
+
+
+def test_a_failing_cell_leaves_both_notebooks_as_they_were(source, tmp_path):
+    build_chapter(source, tmp_path)
+    before = {place: place.read_bytes() for place in targets(source, tmp_path).values()}
+    # This source only fails when solved, after the blank one has run.
+    source.write_text(SOURCE.replace("    return y\n", "    return y\ndouble.missing\n"), encoding="utf8")
+    with pytest.raises(SourceError, match="02_small.py, solved: a cell fails"):
+        build_chapter(source, tmp_path)
+    assert before == {place: place.read_bytes() for place in before}
+
+
+def test_ids_are_unique_stable_and_the_same_in_both(source):
+    blank, solved = build(source, False), build(source, True)
+    ids = [cell.id for cell in solved.cells]
+    assert ids == [cell.id for cell in blank.cells] and len(set(ids)) == len(ids)
+    source.write_text(SOURCE.replace("hello", "good morning"), encoding="utf8")
+    changed = [old != new.id for old, new in zip(ids, build(source, True).cells, strict=True)]
+    assert changed == [False, False, True, False, False, False]
+
+
+def test_solutions_are_cut_with_their_indentation():
+    body = "        ### BEGIN SOLUTION\n        return 1\n        ### END SOLUTION\n"
+    nested = f"class A:\n    def f(self):\n{body}    x = 2"
+    assert cut_solution(nested) == "class A:\n    def f(self):\n        raise NotImplementedError\n    x = 2"
+
+
+def test_metadata_of_the_exercises(source):
+    _, setup, lesson, exercise, check, varies = build(source, False).cells
+    assert setup.metadata == {"cellView": "form", "jupyter": {"source_hidden": True}}
+    assert lesson.metadata == {}
+    assert exercise.metadata.nbgrader.solution and not exercise.metadata.nbgrader.grade
+    assert check.metadata.nbgrader.locked and check.metadata.nbgrader.points == 3
+    assert varies.metadata == {"tags": ["nbval-ignore-output"]}
+
+
+def test_the_badge_comes_with_the_address(source):
+    without = build(source, False, repository="")
+    assert len(without.cells) == 6 and "colab" not in without.cells[1].source
+    badge, setup = build(source, True, repository="https://github.com/owner/name", ref="v1").cells[1:3]
+    address = "https://colab.research.google.com/github/owner/name/blob/v1/notebooks/solutions/02_small.ipynb"
+    assert badge.source == f"[Open this chapter in Colab]({address})"
+    assert '"https://github.com/owner/name"' in setup.source and '"v1"' in setup.source
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("# %% [markdown]\n# # 02 A chapter\n", "# %%\n1\n", "the first cell is not a markdown title"),
+        ("points=3", 'level="easy"', "a marker line says level"),
+        ("# %%\nimport sys", "# %% set-up\nimport sys", "a marker line says title"),
+    ],
+)
+def test_what_a_source_may_not_say(source, old, new, message):
+    source.write_text(SOURCE.replace(old, new), encoding="utf8")
+    with pytest.raises(SourceError, match=message):
+        read_source(source)
+
+
+def test_an_unknown_chapter_is_named(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["build_notebooks.py", "99_nowhere"])
+    with pytest.raises(SystemExit):
+        build_notebooks.main()
+    assert "notebooks/src has no 99_nowhere.py" in capsys.readouterr().err
+
+
+def test_blank_cells_equal_the_release_of_nbgrader(source):
+    preprocessors = pytest.importorskip("nbgrader.preprocessors", reason="nbgrader is an optional extra")
+    clear = preprocessors.ClearSolutions(code_stub={"python": build_notebooks.STUB})
+    check = preprocessors.CheckCellMetadata()
+    released, resources = build(source, True), {}
+    for step in (clear, check):
+        released, resources = step.preprocess(released, resources)
+    assert released.cells == build(source, False).cells

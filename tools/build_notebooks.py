@@ -1,0 +1,224 @@
+"""Build the notebooks from their sources.
+
+    python tools/build_notebooks.py              # the chapters whose cells changed
+    python tools/build_notebooks.py --all        # every chapter, as after a change in synth_lib
+    python tools/build_notebooks.py 02_dense     # this chapter, changed or not
+
+notebooks/src/NN_name.py (py:percent) becomes notebooks/NN_name.ipynb, with blank exercises, and
+notebooks/solutions/NN_name.ipynb. Both are executed; a chapter with a cell that fails is not written at all.
+
+A marker line may say `exercise="02.1" points=2` (the solution stands between `### BEGIN SOLUTION` and
+`### END SOLUTION`) or `check="02.1"`. nbval does not compare the output of a code cell that starts with
+`# Output varies: <reason>`.
+"""
+
+import argparse
+import copy
+import hashlib
+import os
+import re
+import sys
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+from nbformat import v4
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOKS = ROOT / "notebooks"
+STUB = "raise NotImplementedError"
+VARIES = "# Output varies: "
+MARKER_KEYS = {"exercise", "points", "check"}
+
+
+class SourceError(ValueError):
+    """A chapter source does not follow the format; the message says where and what would be right."""
+
+
+def settings():
+    """The public address: `repository` (empty while unknown) and `ref`, from pyproject.toml."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["tool"]["synthesizers"]
+
+
+def read_source(path):
+    """The cells of one source, as its author wrote them."""
+    cells = jupytext.read(path, fmt="py:percent").cells
+    if not cells or cells[0].cell_type != "markdown" or not cells[0].source.startswith("# "):
+        raise SourceError(f"{path.name}: the first cell is not a markdown title; start it with `# # Title`.")
+    for cell in cells:
+        cell.metadata.pop("lines_to_next_cell", None)
+        unknown = sorted(set(cell.metadata) - MARKER_KEYS)
+        if unknown:
+            known = "exercise, points and check"
+            raise SourceError(f"{path.name}: a marker line says {unknown[0]}, but only {known} are known.")
+    return cells
+
+
+def cut_solution(source):
+    """`source` with the stub, indented alike, in place of the lines from BEGIN SOLUTION to END SOLUTION."""
+    lines, inside = [], False
+    for line in source.split("\n"):
+        if "### BEGIN SOLUTION" in line:
+            inside = True
+            lines.append(line[: len(line) - len(line.lstrip())] + STUB)
+        elif "### END SOLUTION" in line:
+            inside = False
+        elif not inside:
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def nbgrader_metadata(kind, exercise, points=None):
+    """What nbgrader needs to know of an exercise or check cell, so that a school can grade the same files."""
+    grade_id = f"{kind}-{exercise.replace('.', '-')}"
+    common = {"schema_version": 3, "grade_id": grade_id, "task": False}
+    if kind == "check":
+        return {**common, "grade": True, "solution": False, "locked": True, "points": points}
+    return {**common, "grade": False, "solution": True, "locked": False}
+
+
+def cell_metadata(cell, points):
+    """The metadata that a cell of the source gets in its notebooks."""
+    if "exercise" in cell.metadata:
+        exercise = cell.metadata["exercise"]
+        return {"exercise": exercise, "nbgrader": nbgrader_metadata("exercise", exercise)}
+    if "check" in cell.metadata:
+        exercise = cell.metadata["check"]
+        return {"check": exercise, "nbgrader": nbgrader_metadata("check", exercise, points.get(exercise, 1))}
+    if cell.cell_type == "code" and cell.source.startswith(VARIES):
+        return {"tags": ["nbval-ignore-output"]}
+    return {}
+
+
+def opening_cells(notebook_path, repository, ref):
+    """The Colab badge, left out while the address is unknown, and the folded set-up cell."""
+    cells = []
+    github = "https://github.com/"
+    if repository.startswith(github):
+        name = repository.removeprefix(github).removesuffix("/").removesuffix(".git")
+        address = f"https://colab.research.google.com/github/{name}/blob/{ref}/{notebook_path}"
+        cells.append(v4.new_markdown_cell(f"[Open this chapter in Colab]({address})"))
+    source = (ROOT / "tools" / "setup_cell.py").read_text(encoding="utf8").strip()
+    source = source.replace("@REPOSITORY@", repository).replace("@REF@", ref)
+    folded = {"cellView": "form", "jupyter": {"source_hidden": True}}
+    return [*cells, v4.new_code_cell(source, metadata=folded)]
+
+
+def build(path, solved, repository=None, ref=None):
+    """The notebook of the source `path`, not yet executed: solved, or with blank exercises.
+
+    A cell has the same id in both: a hash of what its source says.
+    """
+    address = settings()
+    repository = address["repository"] if repository is None else repository
+    folder = "notebooks/solutions" if solved else "notebooks"
+    title, *lesson = read_source(path)
+    points = {cell.metadata.get("exercise"): cell.metadata.get("points", 1) for cell in lesson}
+    for cell in lesson:
+        cell.metadata = nbformat.from_dict(cell_metadata(cell, points))
+    cells = [title, *opening_cells(f"{folder}/{path.stem}.ipynb", repository, ref or address["ref"]), *lesson]
+    seen = {}
+    for cell in cells:
+        key = (cell.cell_type, cell.source)
+        seen[key] = seen.get(key, 0) + 1
+        cell.id = hashlib.sha256(repr((*key, seen[key])).encode()).hexdigest()[:12]
+        if not solved and cell.cell_type == "code":
+            cell.source = cut_solution(cell.source)
+    notebook = v4.new_notebook(cells=cells, metadata=notebook_metadata())
+    notebook.nbformat_minor = 5
+    return notebook
+
+
+def notebook_metadata():
+    """Nothing that differs between machines: the version of Python, above all, is left out."""
+    kernelspec = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    return nbformat.from_dict({"kernelspec": kernelspec})
+
+
+def execute(notebook, folder):
+    """A copy of `notebook`, executed in `folder`, that carries no time and no version."""
+    notebook = copy.deepcopy(notebook)
+    options = {"timeout": 300, "kernel_name": "python3", "record_timing": False, "coalesce_streams": True}
+    NotebookClient(notebook, resources={"metadata": {"path": str(folder)}}, **options).execute()
+    notebook.metadata = notebook_metadata()
+    nbformat.validate(notebook)
+    return notebook
+
+
+def write_whole(notebook, path):
+    """Write `path` whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".ipynb.partial")
+    partial.write_text(nbformat.writes(notebook) + "\n", encoding="utf8", newline="\n")
+    os.replace(partial, path)
+
+
+def targets(path, notebooks=NOTEBOOKS):
+    """Where the blank and the solved notebook of a source go, as {solved: path}."""
+    name = f"{path.stem}.ipynb"
+    return {False: notebooks / name, True: notebooks / "solutions" / name}
+
+
+def differs(built, path):
+    """Whether the stored notebook is missing, or has other cells or metadata than the one built now."""
+    if not path.exists():
+        return True
+    stored = nbformat.read(path, as_version=nbformat.NO_CONVERT)
+    return stored.metadata != built.metadata or contents(stored) != contents(built)
+
+
+def contents(notebook):
+    """What a source decides of its notebook: everything but outputs and execution counts."""
+    return [(cell.id, cell.cell_type, cell.source, cell.metadata) for cell in notebook.cells]
+
+
+def build_chapter(path, notebooks=NOTEBOOKS, always=True):
+    """Build, execute and write both notebooks of one source. Returns a line that says what happened."""
+    places = targets(path, notebooks)
+    built = {solved: build(path, solved) for solved in places}
+    if not always and not any(differs(built[solved], place) for solved, place in places.items()):
+        return f"{path.stem}: unchanged"
+    executed = {}
+    for solved, place in places.items():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            executed[solved] = execute(built[solved], place.parent)
+        except CellExecutionError as error:
+            version = "solved" if solved else "blank"
+            plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+            raise SourceError(f"{path.name}, {version}: a cell fails.\n{plain}") from None
+    for solved, place in places.items():
+        write_whole(executed[solved], place)
+    return f"{path.stem}: built"
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Build and execute the notebooks from notebooks/src.")
+    parser.add_argument("chapters", nargs="*", metavar="NN_name", help="these chapters, changed or not")
+    parser.add_argument("--all", action="store_true", help="every chapter, changed or not")
+    options = parser.parse_args()
+    folder = NOTEBOOKS / "src"
+    sources = [folder / f"{name}.py" for name in options.chapters] or sorted(folder.glob("*.py"))
+    lost = [path.name for path in sources if not path.exists()]
+    if lost:
+        parser.error(f"notebooks/src has no {lost[0]}")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    always = options.all or bool(options.chapters)
+    failed = False
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        jobs = [pool.submit(build_chapter, path, always=always) for path in sources]
+        for job in jobs:
+            try:
+                print(job.result(), flush=True)
+            except SourceError as error:
+                failed = True
+                print(error, file=sys.stderr)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

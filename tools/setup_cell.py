@@ -1,0 +1,30 @@
+# @title Set-up: does nothing in a checkout, fetches the repository elsewhere { display-mode: "form" }
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def fetch(repository, ref, folder):
+    if not repository:
+        raise RuntimeError("synth_lib is missing: open this notebook in its repository or set SYNTH_REPO.")
+    clone = ["git", "clone", "--quiet", "--depth=1", f"--branch={ref}", repository, str(folder)]
+    try:
+        subprocess.run(clone, check=True, capture_output=True, env={**os.environ, "GIT_TERMINAL_PROMPT": "0"})
+    except FileNotFoundError:
+        raise RuntimeError("git is missing: install git, then run this cell again.") from None
+    except subprocess.CalledProcessError as error:
+        reason = error.stderr.decode(errors="replace").strip().split("\n")[-1]
+        raise RuntimeError(f"The repository {repository} at {ref} cannot be fetched ({reason}).") from None
+    missing = [name for name in ("einops", "tokenizers") if importlib.util.find_spec(name) is None]
+    if missing and subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", *missing]).returncode:
+        raise RuntimeError(f"{' and '.join(missing)} cannot be installed: check the network.")
+
+
+if importlib.util.find_spec("synth_lib") is None:
+    places = [*Path.cwd().parents, Path.cwd() / "synthesizers"]
+    found = [place for place in places if (place / "synth_lib" / "shapes.py").is_file()] or [places[-1]]
+    if not found[0].exists():
+        fetch(os.environ.get("SYNTH_REPO", "@REPOSITORY@"), os.environ.get("SYNTH_REF", "@REF@"), found[0])
+    sys.path.insert(0, str(found[0]))
