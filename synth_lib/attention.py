@@ -1,12 +1,11 @@
 """The one layer: Y = softmax(S(X) + mask) G(X). Nothing in it knows which S it holds."""
 
-import torch
 from einops import einsum, rearrange
 from torch import nn
 from torch.nn import functional as F
 
 from synth_lib.masks import causal, check_mask, masked_softmax
-from synth_lib.scores import Score, make_score
+from synth_lib.scores import Score, check_dtype, make_score
 
 
 class Attention(nn.Module):
@@ -25,7 +24,9 @@ class Attention(nn.Module):
         ValueError: a size, name or option that does not fit; the message says which and what would.
     """
 
-    def __init__(self, d_model, head, max_length, score="dense", *, causal=False, bias=True, dropout=0.0, **score_options):
+    def __init__(
+        self, d_model, head, max_length, score="dense", *, causal=False, bias=True, dropout=0.0, **score_options
+    ):
         super().__init__()
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout is {dropout}, but must be at least 0 and below 1")
@@ -59,7 +60,8 @@ class Attention(nn.Module):
         """
         scores = self.score(x)
         batch, length, _ = x.shape
-        self._check(x, scores)
+        self._check(scores, batch, length)
+        check_dtype(x, self.value)
 
         allowed = None if mask is None else check_mask(mask, batch, self.head, length)
         if self.causal:
@@ -72,12 +74,8 @@ class Attention(nn.Module):
         y = self.output(rearrange(mixed, "batch head query d_head -> batch query (head d_head)"))
         return y, weights.expand(batch, -1, -1, -1)
 
-    def _check(self, x, scores):
-        """What only the layer can check: that x has its dtype, and that the score kept its promise."""
-        dtype = self.value.weight.dtype
-        if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
-            raise TypeError(f"x is {x.dtype}, but the layer is {dtype}; convert one of them with .to({dtype})")
-        batch, length, _ = x.shape
+    def _check(self, scores, batch, length):
+        """A score of somebody else may break its promise; broadcasting would hide it."""
         if tuple(scores.shape) not in ((batch, self.head, length, length), (1, self.head, length, length)):
             raise ValueError(
                 f"{type(self.score).__name__} gave scores {tuple(scores.shape)}, but they must be "

@@ -57,10 +57,13 @@ def check_mask(mask, batch, head, length):
     names = ("batch", "key") if len(shape) == 2 else tuple(full)[4 - len(shape):]
     if len(shape) > 4:
         raise ValueError(f"mask has {len(shape)} axes, {shape}, but can have at most 4: (batch, head, query, key)")
-    for name, size in zip(names, shape):
+    for name, size in zip(names, shape, strict=True):
         if size not in (1, full[name]):
             hint = "; a (query, key) mask is mask[None, None]" if shape == (length, length) else ""
-            raise ValueError(f"axis {name} of mask is {size}, but must be {full[name]} or 1; mask is ({', '.join(names)}) = {shape}{hint}")
+            raise ValueError(
+                f"axis {name} of mask is {size}, but must be {full[name]} or 1; "
+                f"mask is ({', '.join(names)}) = {shape}{hint}"
+            )
     return mask[:, None, None, :] if len(shape) == 2 else mask
 
 

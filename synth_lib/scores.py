@@ -11,6 +11,7 @@ attending token alone, Random looks at nothing, and returns "1 head query key", 
 
 import inspect
 from functools import partial
+from itertools import chain
 from math import isqrt, log, sqrt
 
 import torch
@@ -37,7 +38,7 @@ class Score(nn.Module):
         for name, value in (("d_model", d_model), ("head", head), ("max_length", max_length)):
             check_whole_number(name, value)
         if d_model % head:
-            raise ValueError(f"head = {head} does not divide d_model = {d_model}; every head needs d_model / head features")
+            raise ValueError(f"head = {head} does not divide d_model = {d_model}; a head has d_model / head features")
         self.d_model, self.head, self.max_length = d_model, head, max_length
         self.d_head = d_model // head
 
@@ -45,7 +46,7 @@ class Score(nn.Module):
         """Refuse an input that cannot be scored, else return its length.
 
         Raises:
-            TypeError: `x` is no floating-point tensor.
+            TypeError: `x` is no floating-point tensor, or has another dtype than the weights.
             ValueError: `x` is not "batch length d_model" with 1 <= length <= max_length.
         """
         if not isinstance(x, torch.Tensor) or not x.is_floating_point():
@@ -58,6 +59,7 @@ class Score(nn.Module):
             raise ValueError(f"axis d_model of x is {d_model}, but this layer has d_model = {self.d_model}")
         if not 1 <= length <= self.max_length:
             raise ValueError(f"axis length of x is {length}, but must lie between 1 and max_length = {self.max_length}")
+        check_dtype(x, self)
         return length
 
     def _split_heads(self, features):
@@ -242,7 +244,7 @@ class Mixture(Score):
 
     def forward(self, x):
         """x: batch length d_model -> scores: batch head query key (1 head query key if no part reads x)."""
-        return sum(weight * part(x) for weight, part in zip(self.weights, self.parts))
+        return sum(weight * part(x) for weight, part in zip(self.weights, self.parts, strict=True))
 
 
 SCORES = {
@@ -267,7 +269,7 @@ def make_score(name, d_model, head, max_length, **options):
     names = [part.strip() for part in str(name).split("+")]
     for part in names:
         if part not in SCORES:
-            raise ValueError(f'unknown score "{part}"; known are {", ".join(SCORES)}, and sums such as "random + dense"')
+            raise ValueError(f'unknown score "{part}"; known are {", ".join(SCORES)} and sums: "random + dense"')
     known = {part: set(inspect.signature(SCORES[part]).parameters) for part in names}
     for option in options:
         if option != "bias" and not any(option in known[part] for part in names):
@@ -298,8 +300,9 @@ def shifted_scores(length, offset=0, error=1e-3):
         ValueError: no row would have its key inside the sequence, or `error` is not between 0 and 1.
     """
     check_whole_number("length", length)
-    if not abs(offset) < length:
-        raise ValueError(f"offset is {offset}, but must lie between {1 - length} and {length - 1} for length = {length}")
+    last = length - 1
+    if not -last <= offset <= last:
+        raise ValueError(f"offset is {offset}, but must lie between {-last} and {last} for length = {length}")
     if not 0 < error < 1:
         raise ValueError(f"error is {error}, but must lie between 0 and 1; a softmax never reaches them")
     # weight = e^gap / (e^gap + length - 1) = 1 - error, solved for the gap
@@ -318,6 +321,14 @@ def decaying_scores(length, rate):
         raise ValueError(f"rate is {rate}, but must be at least 0 for weights that decay with the distance")
     position = torch.arange(length, dtype=torch.float32)
     return -rate * (position[:, None] - position).abs()
+
+
+def check_dtype(x, module):
+    """Raise a TypeError if x has another dtype than the weights of `module`, which autocast alone can bridge."""
+    state = (tensor for tensor in chain(module.parameters(), module.buffers()) if tensor.is_floating_point())
+    dtype = next((tensor.dtype for tensor in state), x.dtype)
+    if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
+        raise TypeError(f"x is {x.dtype}, but the layer is {dtype}; convert one of them with .to({dtype})")
 
 
 def _linear_start(*shape, fan_in):

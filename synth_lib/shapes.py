@@ -101,10 +101,10 @@ class Axes:
             raise ShapeError(f'{name} has {len(shape)} axes, {shape}, but "{pattern}" names {len(groups)}')
         found = dict(self._bound)  # committed only if every axis fits: a failed check leaves no trace
         where = f'first seen in {name} "{pattern}"'
-        for group, size in zip(groups, shape):
+        for group, size in zip(groups, shape, strict=True):
             problem = self._fit(group, size, where, found)
             if problem:
-                raise ShapeError(f"{name}: {problem}{_guess_swap(groups, shape, found)}")
+                raise ShapeError(f"{name}: {problem}{_guess_swap(groups, shape, self._bound)}")
         self._bound = found
         return tensor
 
@@ -156,6 +156,6 @@ def _guess_swap(groups, shape, bound):
     for i, j in combinations(range(len(shape)), 2):
         swapped = list(shape)
         swapped[i], swapped[j] = swapped[j], swapped[i]
-        if all(want in (None, size) for want, size in zip(wanted, swapped)) and shape[i] != shape[j]:
+        if all(want in (None, size) for want, size in zip(wanted, swapped, strict=True)) and shape[i] != shape[j]:
             return f"; {names[i]} and {names[j]} look swapped"
     return ""
