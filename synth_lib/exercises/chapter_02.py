@@ -1,0 +1,694 @@
+"""The exercises of chapter 02, Dense: equations (1) to (3) of arXiv 2005.00743."""
+
+from math import prod, sqrt
+
+import torch
+from einops import einsum, rearrange
+from torch.nn import functional as F
+
+from synth_lib.attention import Attention
+from synth_lib.checks import Exercise, Mistake
+
+MODULE = "A module holds its weights"
+EQUATIONS = "The equations"
+RELU = "What the relu is for"
+SOFTMAX = "From scores to weights: the softmax"
+VALUES = "From weights to the result: the values"
+MOVES = "What moves when one token changes"
+JACOBIAN = "Every dependence at once: the Jacobian"
+HEADS = "Heads: several maps side by side"
+SPLITTING = "Splitting: rearrange, not reshape"
+MAX_LENGTH = "max_length and shorter inputs"
+CUT = "Cut before the softmax"
+PARAMETERS = "Parameters"
+MULTIPLY_ADDS = "Multiply-adds"
+QUESTION = "A question that learners ask"
+
+
+# 02.1. Two squares: W1, so that a transposed one fits, and the scores, so that transposed scores do.
+
+
+def _linear_inputs(draw):
+    sizes = draw.sizes("length d_model", low=3)
+    length, d_model = sizes["length"], sizes["d_model"]
+    return {
+        "x": draw.normal(length, d_model),
+        "W1": draw.normal(d_model, d_model),
+        "b1": draw.normal(d_model),
+        "W2": draw.normal(length, d_model),
+        "b2": draw.normal(length),
+    }
+
+
+def _linear_matmul(x, W1, b1, W2, b2):
+    return (x @ W1.T + b1).relu() @ W2.T + b2
+
+
+def _linear_in_loops(x, W1, b1, W2, b2):
+    scores = torch.empty(len(x), len(W2))
+    for i in range(len(x)):
+        hidden = []
+        for h in range(len(W1)):
+            total = b1[h] + sum(W1[h, d] * x[i, d] for d in range(len(x[i])))
+            hidden.append(max(total.item(), 0.0))
+        for j in range(len(W2)):
+            scores[i, j] = b2[j] + sum(W2[j, h] * hidden[h] for h in range(len(W1)))
+    return scores
+
+
+def _linear_einsum(x, W1, b1, W2, b2):
+    hidden = einsum(x, W1, "query d_model, d_head d_model -> query d_head") + b1
+    return einsum(hidden.clamp(min=0), W2, "query d_head, key d_head -> query key") + b2
+
+
+LINEAR_SCORES = Exercise(
+    key="02.1",
+    title="scores from the weights of two nn.Linear",
+    minutes=10,
+    level="easy",
+    inputs=_linear_inputs,
+    returns="query key",
+    right=(
+        _linear_matmul,
+        _linear_in_loops,
+        _linear_einsum,
+        lambda x, W1, b1, W2, b2: F.linear(F.relu(F.linear(x, W1, b1)), W2, b2),
+    ),
+    wrong=(
+        Mistake(
+            lambda x, W1, b1, W2, b2: (x @ W1 + b1).relu() @ W2.T + b2,
+            "W1 is used the wrong way round. It is square, so torch does not complain.",
+            MODULE,
+        ),
+        Mistake(
+            lambda x, W1, b1, W2, b2: (x @ W1.T + b1) @ W2.T + b2,
+            "there is no relu, so the two layers are no more than one.",
+            RELU,
+        ),
+        Mistake(
+            lambda x, W1, b1, W2, b2: ((x @ W1.T + b1) @ W2.T + b2).relu(),
+            "the relu acts on the scores, not between the two layers.",
+            EQUATIONS,
+        ),
+        Mistake(
+            lambda x, W1, b1, W2, b2: ((x @ W1.T + b1).relu() @ W2.T + b2).relu(),
+            "there is a second relu, on the scores; scores may be negative.",
+            EQUATIONS,
+        ),
+        Mistake(
+            lambda x, W1, b1, W2, b2: ((x @ W1.T).relu() + b1) @ W2.T + b2,
+            "the first bias is added after the relu instead of before it.",
+            EQUATIONS,
+        ),
+        Mistake(
+            lambda x, W1, b1, W2, b2: (x @ W1.T).relu() @ W2.T + b2,
+            "the bias of the first layer is missing.",
+            EQUATIONS,
+        ),
+        Mistake(
+            lambda x, W1, b1, W2, b2: (x @ W1.T + b1).relu() @ W2.T,
+            "the bias of the second layer is missing.",
+            EQUATIONS,
+        ),
+        Mistake(
+            lambda x, W1, b1, W2, b2: (x @ W1.T).relu() @ W2.T,
+            "both biases are missing.",
+            EQUATIONS,
+        ),
+        Mistake(
+            lambda x, W1, b1, W2, b2: _linear_matmul(x, W1, b1, W2, b2).T,
+            "rows and columns are swapped: a row should belong to a token that attends.",
+            EQUATIONS,
+        ),
+        Mistake(
+            lambda x, W1, b1, W2, b2: _linear_matmul(x, W1, b1, W2, b2).softmax(dim=-1),
+            "it goes one step too far: these are weights, and the exercise asks for the scores before them.",
+            SOFTMAX,
+        ),
+    ),
+)
+
+
+# 02.2. As many keys as queries, so that a map with the two swapped has the right shape.
+
+
+def _head_inputs(draw):
+    sizes = draw.sizes("batch head d_head length")
+    head, length, d_model = sizes["head"], sizes["length"], sizes["d_model"]
+    return {
+        "x": draw.normal(sizes["batch"], length, d_model),
+        "W1": draw.normal(d_model, d_model) / sqrt(d_model),
+        "b1": draw.normal(d_model),
+        "W2": draw.normal(head, sizes["d_head"], length),
+        "b2": draw.normal(head, length),
+    }
+
+
+SPLIT = "batch query (head d_head) -> batch head query d_head"
+
+
+def _head_einsum(x, W1, b1, W2, b2):
+    hidden = rearrange((x @ W1 + b1).relu(), SPLIT, head=len(W2))
+    scores = einsum(hidden, W2, "batch head query d_head, head d_head key -> batch head query key")
+    return scores + b2[:, None]
+
+
+def _head_matmul(x, W1, b1, W2, b2):
+    batch, length, _ = x.shape
+    hidden = (x @ W1 + b1).relu().reshape(batch, length, len(W2), -1).transpose(1, 2)
+    return hidden @ W2 + b2.unsqueeze(1)
+
+
+def _head_in_loops(x, W1, b1, W2, b2):
+    d_head = W2.shape[1]
+    sentences = []
+    for sentence in x:
+        maps = []
+        for m in range(len(W2)):
+            own = slice(m * d_head, (m + 1) * d_head)
+            maps.append((sentence @ W1[:, own] + b1[own]).relu() @ W2[m] + b2[m])
+        sentences.append(torch.stack(maps))
+    return torch.stack(sentences)
+
+
+def _head_from(hidden, W2, b2):
+    return hidden @ W2 + b2[:, None]
+
+
+def _hidden(x, W1, b1, W2, pattern=SPLIT):
+    return rearrange((x @ W1 + b1).relu(), pattern, head=len(W2))
+
+
+HEAD_SCORES = Exercise(
+    key="02.2",
+    title="all heads at once",
+    minutes=15,
+    level="medium",
+    inputs=_head_inputs,
+    returns="batch head query key",
+    right=(_head_einsum, _head_matmul, _head_in_loops),
+    wrong=(
+        Mistake(
+            lambda x, W1, b1, W2, b2: _head_from(
+                (x @ W1 + b1).relu().reshape(len(x), len(W2), x.shape[1], -1), W2, b2
+            ),
+            "the heads are cut out by a reshape alone, so a row of a head is fed by other tokens.",
+            SPLITTING,
+        ),
+        Mistake(
+            lambda x, W1, b1, W2, b2: _head_from(
+                _hidden(x, W1, b1, W2, "batch query (d_head head) -> batch head query d_head"), W2, b2
+            ),
+            "the hidden numbers are dealt out to the heads like cards; each head owns neighbours.",
+            SPLITTING,
+        ),
+        Mistake(
+            lambda x, W1, b1, W2, b2: _head_einsum(x, W1, b1, W2, b2).transpose(2, 3),
+            "query and key are swapped: a row should belong to a token that attends.",
+            EQUATIONS,
+        ),
+        Mistake(
+            lambda x, W1, b1, W2, b2: _head_einsum(x, W1, b1, W2, b2).transpose(1, 2),
+            "the numbers are there, but head stands behind query.",
+            SPLITTING,
+        ),
+        Mistake(
+            lambda x, W1, b1, W2, b2: _head_from(_hidden(x, W1, b1, W2), W2[0], b2),
+            "all heads use the second matrix of head 0.",
+            HEADS,
+        ),
+        Mistake(
+            lambda x, W1, b1, W2, b2: _head_einsum(x, W1, b1, W2, b2).sum(dim=1),
+            "the heads are added up; each should keep a map of its own.",
+            HEADS,
+        ),
+        Mistake(
+            lambda x, W1, b1, W2, b2: _head_from(rearrange(x @ W1 + b1, SPLIT, head=len(W2)), W2, b2),
+            "there is no relu, so the two layers are no more than one.",
+            RELU,
+        ),
+        Mistake(
+            lambda x, W1, b1, W2, b2: _head_from(_hidden(x, W1.T, b1, W2), W2, b2),
+            "W1 is used the wrong way round; here its first axis is the one that goes in.",
+            EQUATIONS,
+        ),
+        Mistake(
+            lambda x, W1, b1, W2, b2: _head_einsum(x, W1, b1, W2, b2) / sqrt(W2.shape[1]),
+            "the scores are divided by the root of d_head, as for the dot product; equation (2) is not.",
+            EQUATIONS,
+        ),
+        Mistake(
+            lambda x, W1, b1, W2, b2: _head_einsum(x, W1, 0 * b1, W2, b2),
+            "the bias of the first layer is missing.",
+            EQUATIONS,
+        ),
+        Mistake(
+            lambda x, W1, b1, W2, b2: _hidden(x, W1, b1, W2) @ W2,
+            "the bias of the second layer is missing.",
+            HEADS,
+        ),
+        Mistake(
+            lambda x, W1, b1, W2, b2: _head_einsum(x, W1, b1, W2, b2).softmax(dim=-1),
+            "it goes one step too far: these are weights, and the exercise asks for the scores before them.",
+            SOFTMAX,
+        ),
+    ),
+)
+
+
+# 02.3
+
+
+def _short_inputs(draw):
+    sizes = draw.sizes("batch length max_length d_model", high=8)
+    batch, d_model = sizes["batch"], sizes["d_model"]
+    length, max_length = sorted((sizes["length"], sizes["max_length"]))
+    return {
+        "x": draw.normal(batch, length, d_model),
+        "W1": draw.normal(d_model, d_model) / sqrt(d_model),
+        "W2": draw.normal(d_model, max_length),
+    }
+
+
+def _all_scores(x, W1, W2):
+    return (x @ W1).relu() @ W2
+
+
+def _short_cut_scores(x, W1, W2):
+    return _all_scores(x, W1, W2)[:, :, : x.shape[1]].softmax(dim=-1)
+
+
+def _short_cut_weights(x, W1, W2):
+    hidden = einsum(x, W1, "batch query d_model, d_model d_head -> batch query d_head").relu()
+    scores = einsum(hidden, W2[:, : x.shape[1]], "batch query d_head, d_head key -> batch query key")
+    return scores.softmax(dim=2)
+
+
+def _short_mask(x, W1, W2):
+    length = x.shape[1]
+    outside = torch.arange(W2.shape[1]) >= length
+    return _all_scores(x, W1, W2).masked_fill(outside, float("-inf")).softmax(dim=-1)[..., :length]
+
+
+def _short_renormalised(x, W1, W2):
+    weights = _all_scores(x, W1, W2).softmax(dim=-1)[..., : x.shape[1]]
+    return weights / weights.sum(dim=-1, keepdim=True)
+
+
+def _short_in_loops(x, W1, W2):
+    batch, length, _ = x.shape
+    weights = torch.empty(batch, length, length)
+    for b in range(batch):
+        for i in range(length):
+            exponentials = [torch.exp((x[b, i] @ W1).relu() @ W2[:, j]) for j in range(length)]
+            for j in range(length):
+                weights[b, i, j] = exponentials[j] / sum(exponentials)
+    return weights
+
+
+def _short_zero_scores(x, W1, W2):
+    length = x.shape[1]
+    outside = torch.arange(W2.shape[1]) >= length
+    return _all_scores(x, W1, W2).masked_fill(outside, 0.0).softmax(dim=-1)[..., :length]
+
+
+SHORT_MAP = Exercise(
+    key="02.3",
+    title="the map of a short sentence",
+    minutes=10,
+    level="medium",
+    inputs=_short_inputs,
+    returns="batch query key",
+    right=(_short_cut_scores, _short_cut_weights, _short_mask, _short_renormalised, _short_in_loops),
+    wrong=(
+        Mistake(
+            lambda x, W1, W2: _all_scores(x, W1, W2).softmax(dim=-1)[..., : x.shape[1]],
+            "the map is cut after the softmax, so its rows sum to less than 1.",
+            CUT,
+        ),
+        Mistake(
+            lambda x, W1, W2: _all_scores(x, W1, W2).softmax(dim=-1),
+            "nothing is cut: the map has a column for places that this sentence does not have.",
+            MAX_LENGTH,
+        ),
+        Mistake(
+            lambda x, W1, W2: _all_scores(x, W1, W2)[..., -x.shape[1] :].softmax(dim=-1),
+            "it keeps the last columns. Where do sentences start?",
+            MAX_LENGTH,
+        ),
+        Mistake(
+            lambda x, W1, W2: _all_scores(x, W1, W2)[..., : x.shape[1]].softmax(dim=1),
+            "the softmax runs along the queries, so the columns sum to 1 and not the rows.",
+            SOFTMAX,
+        ),
+        Mistake(
+            lambda x, W1, W2: _all_scores(x, W1, W2)[..., : x.shape[1]].softmax(dim=0),
+            "the softmax runs along the batch, so it mixes sentences. A softmax without dim can do that too.",
+            SOFTMAX,
+        ),
+        Mistake(
+            _short_zero_scores,
+            "the scores of the places outside are set to 0, and a score of 0 still gets a share.",
+            CUT,
+        ),
+        Mistake(
+            lambda x, W1, W2: _all_scores(x, W1, W2)[..., : x.shape[1]],
+            "these are the scores; the softmax is missing.",
+            SOFTMAX,
+        ),
+        Mistake(
+            lambda x, W1, W2: (x @ W1 @ W2[:, : x.shape[1]]).softmax(dim=-1),
+            "there is no relu, so the two layers are no more than one.",
+            RELU,
+        ),
+        Mistake(
+            lambda x, W1, W2: _all_scores(x, W1, W2)[..., : x.shape[1]].relu().softmax(dim=-1),
+            "there is a second relu, on the scores; scores may be negative.",
+            EQUATIONS,
+        ),
+        Mistake(
+            lambda x, W1, W2: (x @ W1 @ W2[:, : x.shape[1]]).relu().softmax(dim=-1),
+            "the relu acts on the scores, not between the two layers.",
+            EQUATIONS,
+        ),
+        Mistake(
+            lambda x, W1, W2: _short_cut_scores(x, W1.T, W2),
+            "W1 is used the wrong way round; here its first axis is the one that goes in.",
+            EQUATIONS,
+        ),
+    ),
+)
+
+
+# 02.4
+
+
+def _cost_inputs(draw):
+    sizes = draw.sizes("batch length max_length head d_head", high=9)
+    length, max_length = sorted((sizes["length"], sizes["max_length"]))
+    return {
+        "batch": sizes["batch"],
+        "length": length,
+        "max_length": max_length,
+        "d_model": sizes["d_model"],
+        "head": sizes["head"],
+    }
+
+
+def _cost_parameters(max_length, d_model, head):
+    return 3 * (d_model**2 + d_model) + d_model * max_length + head * max_length
+
+
+def _cost_multiply_adds(batch, length, d_model):
+    return batch * (3 * length * d_model**2 + 2 * length**2 * d_model)
+
+
+def _cost_formula(batch, length, max_length, d_model, head):
+    return _cost_parameters(max_length, d_model, head), _cost_multiply_adds(batch, length, d_model)
+
+
+def _cost_lists(batch, length, max_length, d_model, head):
+    d_head = d_model // head
+    weights = [(d_model, d_model)] * 3 + [(d_head, max_length)] * head
+    biases = [d_model] * 3 + [max_length] * head
+    products = [(length, d_model, d_model)] * 3 + [(length, d_head, length), (length, length, d_head)] * head
+    return sum(map(prod, weights)) + sum(biases), batch * sum(map(prod, products))
+
+
+def _cost_counted(batch, length, max_length, d_model, head):
+    layer = Attention(d_model, head, max_length, score="dense")
+    hidden = [layer.score.hidden, layer.value, layer.output]
+    linear = sum(batch * length * module.weight.numel() for module in hidden)
+    maps = head * batch * length * length * (d_model // head)
+    return sum(parameter.numel() for parameter in layer.parameters()), linear + 2 * maps
+
+
+LAYER_COST = Exercise(
+    key="02.4",
+    title="the bill for the whole layer",
+    minutes=10,
+    level="medium",
+    inputs=_cost_inputs,
+    returns="parameters, multiply_adds",
+    right=(_cost_formula, _cost_lists, _cost_counted),
+    wrong=(
+        Mistake(
+            lambda batch, length, max_length, d_model, head: (
+                2 * (d_model**2 + d_model) + d_model * max_length + max_length**2 + (1 + head) * max_length,
+                _cost_multiply_adds(batch, length, d_model),
+            ),
+            "in the parameters, the hidden layer is max_length wide.",
+            QUESTION,
+        ),
+        Mistake(
+            lambda batch, length, max_length, d_model, head: (
+                3 * (d_model**2 + d_model) + d_model * max_length + max_length,
+                _cost_multiply_adds(batch, length, d_model),
+            ),
+            "the parameters count one second bias, but every head has one.",
+            HEADS,
+        ),
+        Mistake(
+            lambda batch, length, max_length, d_model, head: (
+                3 * d_model**2 + d_model * max_length,
+                _cost_multiply_adds(batch, length, d_model),
+            ),
+            "the parameters are counted without biases, as in Table 1; the docstring asks for them.",
+            EQUATIONS,
+        ),
+        Mistake(
+            lambda batch, length, max_length, d_model, head: (
+                _cost_parameters(length, d_model, head),
+                _cost_multiply_adds(batch, length, d_model),
+            ),
+            "the parameters depend on the length of this sentence; they must serve the longest one.",
+            MAX_LENGTH,
+        ),
+        Mistake(
+            lambda batch, length, max_length, d_model, head: (
+                3 * (d_model**2 + d_model) + head * (d_model * max_length + max_length),
+                _cost_multiply_adds(batch, length, d_model),
+            ),
+            "in the parameters, the second matrix of every head reads all d_model hidden numbers.",
+            HEADS,
+        ),
+        Mistake(
+            lambda batch, length, max_length, d_model, head: (
+                (head + 2) * (d_model**2 + d_model) + d_model * max_length + head * max_length,
+                _cost_multiply_adds(batch, length, d_model),
+            ),
+            "in the parameters, every head has a whole first layer; the heads share one.",
+            HEADS,
+        ),
+        Mistake(
+            lambda batch, length, max_length, d_model, head: (
+                d_model**2 + d_model + d_model * max_length + head * max_length,
+                batch * (length * d_model**2 + length**2 * d_model),
+            ),
+            "this is the bill for the scores alone; values, average and output projection are missing.",
+            VALUES,
+        ),
+        Mistake(
+            lambda batch, length, max_length, d_model, head: (
+                _cost_parameters(max_length, d_model, head),
+                batch * (3 * length * d_model**2 + length * max_length * d_model + length**2 * d_model),
+            ),
+            "in the multiply-adds, the second layer computes all max_length columns and throws some away.",
+            MULTIPLY_ADDS,
+        ),
+        Mistake(
+            lambda batch, length, max_length, d_model, head: (
+                _cost_parameters(max_length, d_model, head),
+                _cost_multiply_adds(batch, max_length, d_model),
+            ),
+            "the multiply-adds are those of the longest possible sentence, not of this one.",
+            MULTIPLY_ADDS,
+        ),
+        Mistake(
+            lambda batch, length, max_length, d_model, head: (
+                _cost_parameters(max_length, d_model, head),
+                _cost_multiply_adds(1, length, d_model),
+            ),
+            "the multiply-adds are those of one sentence, not of the batch.",
+            MULTIPLY_ADDS,
+        ),
+        Mistake(
+            lambda batch, length, max_length, d_model, head: (
+                _cost_parameters(max_length, d_model, head),
+                2 * _cost_multiply_adds(batch, length, d_model),
+            ),
+            "a multiplication and its addition are counted as two, as torch's own counter does.",
+            MULTIPLY_ADDS,
+        ),
+        Mistake(
+            lambda batch, length, max_length, d_model, head: (
+                _cost_parameters(max_length, d_model, head),
+                batch * (3 * length * d_model**2 + length**2 * d_model),
+            ),
+            "in the multiply-adds, only one product of size length x length is counted.",
+            VALUES,
+        ),
+        Mistake(
+            lambda batch, length, max_length, d_model, head: (
+                _cost_parameters(max_length, d_model, head),
+                batch * (3 * length * d_model**2 + 2 * head * length**2 * d_model),
+            ),
+            "in the multiply-adds, every head works with all d_model features.",
+            MULTIPLY_ADDS,
+        ),
+        Mistake(
+            lambda batch, length, max_length, d_model, head: (
+                _cost_parameters(max_length, d_model, head),
+                _cost_parameters(max_length, d_model, head),
+            ),
+            "the second number adds up the sizes of the weights again; work depends on batch and length.",
+            MULTIPLY_ADDS,
+        ),
+        Mistake(
+            lambda batch, length, max_length, d_model, head: (
+                4 * (d_model**2 + d_model),
+                batch * (4 * length * d_model**2 + 2 * length**2 * d_model),
+            ),
+            "this is the bill for dot-product attention, with its two projections for the scores.",
+            MULTIPLY_ADDS,
+        ),
+        Mistake(
+            lambda batch, length, max_length, d_model, head: (
+                _cost_multiply_adds(batch, length, d_model),
+                _cost_parameters(max_length, d_model, head),
+            ),
+            "the two numbers are in the wrong order.",
+            PARAMETERS,
+        ),
+    ),
+)
+
+
+# 02.5. The score function of a trial is made so that each shortcut misses something. Row i reads the tokens
+# where reads[i, n] is not 0. Rows with an odd i skip the first number of a token. Token n moves two keys by
+# opposite amounts, so the sum of a row never changes; key n is one of the two only for odd n.
+
+
+def _depends_inputs(draw):
+    sizes = draw.sizes("length d_model", low=4)
+    length, d_model = sizes["length"], sizes["d_model"]
+    reads = draw.normal(length, length).clamp(min=0)
+    directions = draw.normal(length, d_model)
+    directions[1::2, 0] = 0
+    odd = torch.arange(length) % 2
+
+    def score(x):
+        read = einsum(directions, x, "query d_model, length d_model -> query length")
+        moved = reads * (read + 0.3 * read.tanh())  # strictly increasing in `read`: no dependence is lost
+        return moved.roll(1, dims=1) - (moved * (1 - odd)).roll(2, dims=1) - moved * odd
+
+    return {"score": score, "x": draw.normal(length, d_model)}
+
+
+def _changes(score, x, change):
+    """How much the scores move, "query key length", where `change(x, n)` is x with token n changed."""
+    return torch.stack([(score(change(x, n)) - score(x)).abs() for n in range(len(x))], dim=-1)
+
+
+def _one_token(x, n):
+    moved = x.clone()
+    moved[n] += torch.linspace(0.5, 1.5, x.shape[1])
+    return moved
+
+
+def _first_number(x, n):
+    moved = x.clone()
+    moved[n, 0] += 1
+    return moved
+
+
+def _from_n_on(x, n):
+    moved = x.clone()
+    moved[n:] += torch.linspace(0.5, 1.5, x.shape[1])
+    return moved
+
+
+def _up_to_n(x, n):
+    moved = x.clone()
+    moved[: n + 1] += torch.linspace(0.5, 1.5, x.shape[1])
+    return moved
+
+
+def _depends_by_change(score, x):
+    return _changes(score, x, _one_token).amax(dim=1) > 1e-5
+
+
+def _depends_by_jacobian(score, x):
+    return torch.autograd.functional.jacobian(score, x).abs().amax(dim=(1, 3)) > 1e-5
+
+
+def _depends_in_loops(score, x):
+    answer = torch.zeros(len(x), len(x), dtype=torch.bool)
+    for i in range(len(x)):
+        for n in range(len(x)):
+            moved = x.clone()
+            moved[n] = -2 * x[n] + 0.7
+            answer[i, n] = not torch.allclose(score(moved)[i], score(x)[i], rtol=0, atol=1e-5)
+    return answer
+
+
+DEPENDS_ON = Exercise(
+    key="02.5",
+    title="who depends on whom",
+    minutes=15,
+    level="hard",
+    inputs=_depends_inputs,
+    returns="query length",
+    right=(_depends_by_change, _depends_by_jacobian, _depends_in_loops),
+    wrong=(
+        Mistake(
+            lambda score, x: _depends_by_change(score, x).T,
+            "the table is transposed: the row that moves comes first, the token that is changed second.",
+            MOVES,
+        ),
+        Mistake(
+            lambda score, x: torch.stack(
+                [(score(_one_token(x, n)) - score(x)).sum(dim=1).abs() > 1e-5 for n in range(len(x))], dim=1
+            ),
+            "the row is added up first, and changes up and down cancel.",
+            JACOBIAN,
+        ),
+        Mistake(
+            lambda score, x: torch.diagonal(_changes(score, x, _one_token), dim1=1, dim2=2) > 1e-5,
+            "it looks at one number, [i, n], instead of the whole row i.",
+            MOVES,
+        ),
+        Mistake(
+            lambda score, x: _changes(score, x, _first_number).amax(dim=1) > 1e-5,
+            "only the first number of each token is changed; some rows do not read it.",
+            JACOBIAN,
+        ),
+        Mistake(
+            lambda score, x: (_changes(score, x, _one_token).amax(dim=(0, 1)) > 1e-5).repeat(len(x), 1),
+            "a token counts for every row as soon as anything in the map moves.",
+            MOVES,
+        ),
+        Mistake(
+            lambda score, x: _changes(score, x, _one_token).amax(dim=0) > 1e-5,
+            "it tells which column moves, not which row.",
+            MOVES,
+        ),
+        Mistake(
+            lambda score, x: _changes(score, x, _from_n_on).amax(dim=1) > 1e-5,
+            "all tokens from n on are changed, not token n alone.",
+            MOVES,
+        ),
+        Mistake(
+            lambda score, x: _changes(score, x, _up_to_n).amax(dim=1) > 1e-5,
+            "the changes pile up: when it is the turn of token n, the earlier ones are still changed.",
+            MOVES,
+        ),
+        Mistake(
+            lambda score, x: _depends_by_change(score, x).logical_not(),
+            "True and False are swapped.",
+            JACOBIAN,
+        ),
+    ),
+)
+
+EXERCISES = [LINEAR_SCORES, HEAD_SCORES, SHORT_MAP, LAYER_COST, DEPENDS_ON]
