@@ -1,0 +1,109 @@
+"""Figures that can be read in grey, by colour-blind readers, and by readers who do not see them.
+
+Every function returns a matplotlib figure; `show` displays it with its text alternative as a visible caption.
+"""
+
+import matplotlib.pyplot as plt
+import torch
+from IPython.display import Markdown, display
+
+SIZE = (5, 3)  # inches
+# Okabe and Ito's colours, ordered by brightness where they follow each other; never the only difference.
+COLOURS = ("#000000", "#D55E00", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9")
+LINES = ("-", "--", "-.", ":", (0, (3, 1, 1, 1, 1, 1)), (0, (7, 2)), (0, (1, 3)))
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo")
+
+
+def show(fig, alt):
+    """Display `fig`, close it, and display `alt` below it as the caption "Figure: ...".
+
+    alt: what the figure shows, in words, for a reader who does not see it. Raises ValueError if it is empty.
+    """
+    if not alt.strip():
+        raise ValueError("alt must say in words what the figure shows, it is empty")
+    display(fig)
+    plt.close(fig)
+    display(Markdown(f"*Figure: {alt.strip()}*"))
+
+
+def attention_map(weights, tokens, *, keys=None, titles=None):
+    """Attention weights as images: a row per query, a column per key, the heads side by side on one scale.
+
+    weights: "query key" or "head query key". tokens: a text for each query, a list of words or a string of
+    characters; `keys` the same for each key, if they differ. titles: one for each head.
+
+    Raises ValueError if a number of texts differs from its axis.
+    """
+    weights = weights.detach().float().cpu()
+    heads = weights[None] if weights.ndim == 2 else weights
+    if heads.ndim != 3:
+        raise ValueError(f'weights must be "query key" or "head query key", not {tuple(weights.shape)}')
+    keys = tokens if keys is None else keys
+    titles = [f"head {number}" for number in range(len(heads))] if titles is None else titles
+    for axis, texts, size in zip(("head", "query", "key"), (titles, tokens, keys), heads.shape, strict=True):
+        if len(texts) != size:
+            raise ValueError(f"axis {axis} of weights is {size}, but there are {len(texts)} texts for it")
+
+    fig, panels = plt.subplots(1, len(heads), figsize=SIZE, squeeze=False, sharey=True, layout="constrained")
+    for panel, head, title in zip(panels[0], heads, titles, strict=True):
+        image = panel.imshow(head.numpy(), cmap="Greys", vmin=0, vmax=heads.max().item())
+        panel.set_xticks(range(len(keys)), [_visible(text) for text in keys], rotation=90, fontsize=7)
+        panel.set_yticks(range(len(tokens)), [_visible(text) for text in tokens], fontsize=7)
+        panel.set_xlabel("key: attended to")
+        if len(heads) > 1:
+            panel.set_title(title, fontsize=9)
+    panels[0][0].set_ylabel("query: attends")
+    fig.colorbar(image, ax=panels[0].tolist(), label="weight", shrink=0.7)
+    return fig
+
+
+def loss_curves(curves, *, references=None, unit="nats per token"):
+    """Loss against the training step: a line for the mean of the seeds, a band from the lowest to the
+    highest.
+
+    curves: {label: [curve of one seed, ...]}; a curve is a list of {"step": ..., "loss": ...}, as in the
+    records of `train`, with the same steps for all seeds of a label. references: {label: loss}, drawn as
+    level lines.
+    """
+    fig, axes = plt.subplots(figsize=SIZE, layout="constrained")
+    for number, (label, seeds) in enumerate(curves.items()):
+        steps = [point["step"] for point in seeds[0]]
+        losses = torch.tensor([[point["loss"] for point in curve] for curve in seeds])
+        colour, line, marker = (styles[number % len(styles)] for styles in (COLOURS, LINES, MARKERS))
+        axes.fill_between(steps, losses.amin(0), losses.amax(0), color=colour, alpha=0.25, linewidth=0)
+        axes.plot(
+            steps, losses.mean(0), label=label, color=colour, linestyle=line,
+            marker=marker, markersize=4, markevery=max(1, len(steps) // 8),
+        )  # fmt: skip
+    for label, loss in (references or {}).items():
+        axes.axhline(loss, color="grey", linewidth=1)
+        axes.text(1, loss, label, transform=axes.get_yaxis_transform(), ha="right", va="bottom", fontsize=8)
+    axes.set_xlabel("training step")
+    axes.set_ylabel(f"loss ({unit})")
+    axes.legend(fontsize=8)
+    return fig
+
+
+def bars(values, *, label):
+    """A bar for each entry of `values`: {name: number, or a list with one number for each seed}.
+
+    A bar is as high as the mean; with several seeds a black line runs from the lowest to the highest.
+    label: what the height means, with its unit.
+    """
+    fig, axes = plt.subplots(figsize=SIZE, layout="constrained")
+    for number, (name, value) in enumerate(values.items()):
+        seeds = torch.tensor(value, dtype=torch.float64).reshape(-1)
+        mean, style = seeds.mean().item(), number % len(COLOURS)
+        axes.bar(name, mean, color="white", edgecolor=COLOURS[style], hatch=HATCHES[style])
+        if len(seeds) > 1:
+            spread = [[mean - seeds.min().item()], [seeds.max().item() - mean]]
+            axes.errorbar(name, mean, spread, color="black", capsize=4)
+    axes.set_ylabel(label)
+    axes.tick_params(axis="x", labelrotation=20)
+    return fig
+
+
+def _visible(text):
+    """White space that can be seen on an axis."""
+    return text.replace("\n", "\\n").replace(" ", "\u2423")

@@ -1,0 +1,131 @@
+"""Figures: what is drawn is what was given, with rows as queries, and no figure goes without words."""
+
+import io
+import warnings
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.colors
+import matplotlib.pyplot as plt
+import pytest
+import torch
+from IPython.display import Markdown
+
+from synth_lib import plots
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    warnings.simplefilter("error")  # a missing glyph or a layout that does not fit is a warning
+    yield
+    plt.close("all")
+
+
+def draw(fig):
+    file = io.BytesIO()
+    fig.savefig(file, format="png")
+    return len(file.getvalue())
+
+
+def images(fig):
+    return [axes.images[0] for axes in fig.axes if axes.images]
+
+
+def test_show_displays_closes_then_captions(monkeypatch):
+    shown = []
+    monkeypatch.setattr(plots, "display", lambda thing: shown.append((thing, plt.get_fignums())))
+    fig = plots.bars({"a": 1.0}, label="metres")
+    plots.show(fig, " One bar.\n")
+    (first, open_first), (second, open_second) = shown
+    assert first is fig and open_first == [fig.number] and open_second == []
+    assert isinstance(second, Markdown) and second.data == "*Figure: One bar.*"
+
+
+@pytest.mark.parametrize("alt", ["", "  \n"])
+def test_show_refuses_an_empty_alternative(alt):
+    with pytest.raises(ValueError, match="alt must say in words"):
+        plots.show(plots.bars({"a": 1.0}, label="metres"), alt)
+
+
+def test_attention_map_has_queries_as_rows():
+    weights = torch.rand(3, 5, requires_grad=True)
+    fig = plots.attention_map(weights, ["I", "am", "here"], keys=list("abcde"))
+    draw(fig)
+    (image,) = images(fig)
+    assert torch.equal(torch.as_tensor(image.get_array().copy()), weights.detach())
+    assert [text.get_text() for text in image.axes.get_yticklabels()] == ["I", "am", "here"]
+    assert [text.get_text() for text in image.axes.get_xticklabels()] == list("abcde")
+    # Row 0 is drawn on top, so that a map reads like a matrix.
+    assert image.axes.get_ylim()[0] > image.axes.get_ylim()[1]
+
+
+def test_attention_maps_of_heads_share_one_scale():
+    weights = torch.tensor([[[0.2, 0.1], [0.1, 0.3]], [[0.9, 0.1], [0.4, 0.6]]]).to(torch.bfloat16)
+    fig = plots.attention_map(weights, "a\n", titles=["near", "far"])
+    draw(fig)
+    assert [image.get_clim() for image in images(fig)] == [(0, pytest.approx(0.9, abs=0.01))] * 2
+    assert [image.axes.get_title() for image in images(fig)] == ["near", "far"]
+    assert images(fig)[0].axes.get_xticklabels()[1].get_text() == "\\n"
+
+
+def test_white_space_is_visible_in_the_standard_font():
+    assert draw(plots.attention_map(torch.rand(4, 4), "a b\n")) > 0
+
+
+@pytest.mark.parametrize(
+    "shape, options, message",
+    [
+        ((3, 4), {"tokens": "abc"}, "axis key of weights is 4, but there are 3 texts"),
+        ((4, 3), {"tokens": "abc", "keys": "abc"}, "axis query of weights is 4, but there are 3"),
+        ((2, 3, 3), {"tokens": "abc", "titles": ["one"]}, "axis head of weights is 2, but there are 1"),
+        ((1, 2, 3, 3), {"tokens": "abc"}, r'"query key" or "head query key", not \(1, 2, 3, 3\)'),
+    ],
+)
+def test_attention_map_names_the_axis_that_does_not_fit(shape, options, message):
+    with pytest.raises(ValueError, match=message):
+        plots.attention_map(torch.rand(shape), **options)
+
+
+def curve(*losses):
+    return [{"step": 10 * number, "loss": loss} for number, loss in enumerate(losses)]
+
+
+def test_loss_curves_draw_mean_and_spread_over_seeds():
+    curves = {"dense": [curve(4.0, 2.0), curve(4.4, 1.0)], "random": [curve(4.0, 3.0)]}
+    fig = plots.loss_curves(curves, references={"unigram": 3.3})
+    draw(fig)
+    axes = fig.axes[0]
+    line = axes.lines[0]
+    assert list(line.get_xdata()) == [0, 10]
+    assert torch.as_tensor(line.get_ydata()).tolist() == pytest.approx([4.2, 1.5])
+    corners = axes.collections[0].get_paths()[0].vertices
+    assert (corners[:, 1].min(), corners[:, 1].max()) == pytest.approx((1.0, 4.4))
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["dense", "random"]
+    assert axes.lines[2].get_ydata()[0] == 3.3 and axes.texts[0].get_text() == "unigram"
+    assert axes.get_ylabel() == "loss (nats per token)"
+
+
+def test_lines_differ_without_colour():
+    fig = plots.loss_curves({str(n): [curve(n + 1.0, n)] for n in range(7)})
+    draw(fig)
+    styles = {(str(line._unscaled_dash_pattern), line.get_marker()) for line in fig.axes[0].lines}
+    assert len(styles) == 7
+    assert len({line.get_marker() for line in fig.axes[0].lines}) == 7
+
+
+def test_bars_show_mean_and_spread_and_differ_without_colour():
+    fig = plots.bars({"dense": [1.0, 3.0], "random": 5.0}, label="loss (nats per token)")
+    draw(fig)
+    axes = fig.axes[0]
+    assert [bar.get_height() for bar in axes.patches] == [2.0, 5.0]
+    low, high = axes.collections[0].get_segments()[0][:, 1]
+    assert (low, high) == (1.0, 3.0)
+    assert len({bar.get_hatch() for bar in axes.patches}) == 2
+    assert axes.get_ylabel() == "loss (nats per token)"
+
+
+def test_figures_are_small():
+    fig = plots.attention_map(torch.rand(4, 16, 16), "sixteen letters!")
+    assert tuple(fig.get_size_inches()) == (5, 3) and draw(fig) < 60_000
