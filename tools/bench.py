@@ -11,6 +11,9 @@ other programs does not count. Three columns compare, within the same run:
 Peak memory is what torch's allocator hands out above what was there before the step: everything that
 forward and backward make, outputs and gradients included, parameters not. torch.profiler counts it, so
 every run gives the same; what a matrix product needs inside is not in it.
+
+The row "value and output" is the two projections that every layer has, whatever S: no form can be faster. With
+--bare they are left out of all forms, and what differs between the forms shows undiluted.
 """
 
 import argparse
@@ -31,7 +34,7 @@ from synth_lib.attention import Attention
 FULL = {"d_model": 512, "head": 8, "length": 256, "batch": 32}
 SMALL = {"d_model": 24, "head": 2, "length": 12, "batch": 3}
 SHARED = ["random", "fixed_random", "factorized_random"]  # one map serves the batch
-FLOOR = "value and output"  # the two projections that every layer has, whatever S
+FLOOR = "value and output"  # the two projections that every layer has
 
 
 # The plainest correct code: "batch length d_model" in, scores out, the weights of the library's module.
@@ -136,7 +139,7 @@ def training_step(forward, layer, x, upstream):
     return step
 
 
-def all_steps(d_model, head, length, batch, causal=False):
+def all_steps(d_model, head, length, batch, causal=False, bare=False):
     """{(score, form): training step}, all forms of a score with the same weights."""
     torch.manual_seed(0)
     x = torch.randn(batch, length, d_model, requires_grad=True)
@@ -144,6 +147,8 @@ def all_steps(d_model, head, length, batch, causal=False):
     steps = {}
     for name, scores in PLAIN.items():
         layer = Attention(d_model, head, length, name, causal=causal)
+        if bare:
+            layer.value = layer.output = nn.Identity()
         forms = [library, plainest] + [expanded] * (name in SHARED) + [sdpa] * (name == "dot_product")
         for form in forms:
             steps[name, form.__name__] = training_step(form(layer, scores), layer, x, upstream)
@@ -198,6 +203,7 @@ def main():
     parser.add_argument(
         "--small", action="store_true", help="tiny sizes: does it run? The numbers mean nothing"
     )
+    parser.add_argument("--bare", action="store_true", help="without the value and output projections")
     parser.add_argument("--causal", action="store_true", help="with a causal mask, as in a language model")
     parser.add_argument(
         "--rounds", type=int, help="measured steps of each form, of which the median is shown"
@@ -208,16 +214,14 @@ def main():
 
     torch.set_num_threads(1)
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or the profiler writes a line at every start and stop
-    steps = all_steps(**sizes, causal=arguments.causal)
+    steps = all_steps(**sizes, causal=arguments.causal, bare=arguments.bare)
     check_equal(steps)  # warms up, too
     peaks = {key: peak_bytes(step) for key, step in steps.items()}
     times = milliseconds(steps, rounds)
 
     said = ", ".join(f"{name} {size}" for name, size in sizes.items())
-    print(
-        f"{said}, torch {torch.__version__}, one thread, median of {rounds}"
-        + (", causal" if arguments.causal else "")
-    )
+    said += ", causal" * arguments.causal + ", bare" * arguments.bare
+    print(f"{said}, torch {torch.__version__}, one thread, median of {rounds}")
     print_table(times, peaks)
 
 
