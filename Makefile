@@ -30,6 +30,8 @@ notebooks: $(STAMP)
 
 bench: $(STAMP)
 	@$(PYTHON) tools/bench.py
+	@echo "The same without the projections that every layer has, whatever S:"
+	@$(PYTHON) tools/bench.py --bare
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache build *.egg-info

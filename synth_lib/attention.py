@@ -6,6 +6,7 @@ from torch.nn import functional as F
 
 from synth_lib.masks import causal, check_mask, masked_softmax
 from synth_lib.scores import Score, check_dtype, make_score
+from synth_lib.shapes import check_number
 
 
 class Attention(nn.Module):
@@ -28,8 +29,7 @@ class Attention(nn.Module):
         self, d_model, head, max_length, score="dense", *, causal=False, bias=True, dropout=0.0, **score_options
     ):
         super().__init__()
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout is {dropout}, but must be at least 0 and below 1")
+        check_number("dropout", dropout, below=1)
         if not isinstance(score, Score):
             score = make_score(score, d_model, head, max_length, bias=bias, **score_options)
         elif score_options:
@@ -70,7 +70,9 @@ class Attention(nn.Module):
         weights = scores.softmax(dim=-1) if allowed is None else masked_softmax(scores, allowed)
 
         value = rearrange(self.value(x), "batch key (head d_head) -> batch head key d_head", head=self.head)
-        mixed = _mix(F.dropout(weights, self.dropout, self.training), value)
+        # A map with batch axis 1 serves every sample: einsum multiplies it as one matrix per head and never copies it.
+        kept = F.dropout(weights, self.dropout, self.training)
+        mixed = einsum(kept, value, "batch head query key, batch head key d_head -> batch head query d_head")
         y = self.output(rearrange(mixed, "batch head query d_head -> batch query (head d_head)"))
         return y, weights.expand(batch, -1, -1, -1)
 
@@ -82,12 +84,3 @@ class Attention(nn.Module):
                 f"(batch or 1, head, query, key) = ({batch} or 1, {self.head}, {length}, {length})"
             )
 
-
-def _mix(weights, value):
-    """Sum the values with the weights: "batch head query key", "batch head key d_head" -> "batch head query d_head".
-
-    Where one map serves the whole batch, it is multiplied as one matrix per head and never copied per sample.
-    """
-    if weights.shape[0] == 1:
-        return einsum(weights[0], value, "head query key, batch head key d_head -> batch head query d_head")
-    return einsum(weights, value, "batch head query key, batch head key d_head -> batch head query d_head")

@@ -9,9 +9,11 @@ to its end with blanks; only while nbgrader marks, where points are lost by rais
 """
 
 import importlib
+import inspect
 import math
 import os
 import random
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -43,11 +45,11 @@ class Exercise:
         key: chapter and number, "02.1".
         title: a few words.
         minutes, level: what to expect; level is "easy", "medium" or "hard".
-        inputs: makes the arguments of one trial, by name, from a `Draw`.
+        inputs: makes the arguments of one trial from a `Draw`, a dict by name.
         returns: the named shape of the result, "batch query key", or what else it is, "a whole number".
         right: at least two right answers of different style; the first is the reference.
         wrong: at least five known mistakes.
-        run: how an answer is called; `answer(**arguments)` unless the exercise is about a class or about gradients.
+        run: how an answer is called; `answer(**arguments)` unless it is about a class or gradients.
     """
 
     key: str
@@ -131,6 +133,8 @@ def _judge(key, answer):
     exercise = find(key)
     if not callable(answer):
         return Verdict(key, "wrong", f"Pass the function itself, without brackets; this is {_kind(answer)}.")
+    if not _takes(answer, names := exercise.inputs(Draw(0))):
+        return Verdict(key, "wrong", f"Keep the arguments as they were, with their names: {', '.join(names)}.")
     results = []
     for trial in range(TRIALS):
         arguments = exercise.inputs(Draw(trial))
@@ -139,8 +143,8 @@ def _judge(key, answer):
             results.append(exercise.run(answer, **given))
         except Exception as error:  # the reader's code may raise anything
             if isinstance(error, NotImplementedError) and not error.args:  # the blank; torch's own have a message
-                return Verdict(key, "not answered", "Not answered yet.")
-            return Verdict(key, "wrong", f"Your code stops with {_one_line(error)}{_sizes(arguments)}")
+                return Verdict(key, "not answered", "Not answered yet: the line raise NotImplementedError is reached.")
+            return Verdict(key, "wrong", f"Your code stops{_line_of(answer, error)} {_says(error)}{_sizes(arguments)}")
         if _difference(given, arguments):
             return Verdict(key, "wrong", "Your code changes one of its inputs. Make a new tensor instead.")
     expected = (_reference(exercise, trial) for trial in range(TRIALS))
@@ -198,8 +202,13 @@ def _difference(got, expected, returns=""):
             if got.keys() != expected.keys():
                 return f"the result has the names {list(got)}, but should have {list(expected)}."
             got, expected = [got[name] for name in expected], list(expected.values())
-        found = (_difference(*pair) for pair in zip(got, expected, strict=True))
-        return next((f"part {i}: {problem}" for i, problem in enumerate(found) if problem), None)
+        names = returns.split(", ")  # "parameters, multiply_adds" names the parts of a tuple
+        if not isinstance(expected, tuple) or len(names) != len(expected):
+            names = [f"part {i}" for i in range(len(expected))]
+        found = {name: _difference(*pair) for name, *pair in zip(names, got, expected, strict=True)}
+        right = ", ".join(name for name, problem in found.items() if not problem)
+        told = f" ({right} is right.)" if right and isinstance(expected, tuple) else ""
+        return next((f"{name}: {problem}{told}" for name, problem in found.items() if problem), None)
     if not isinstance(expected, torch.Tensor):
         if type(got) is not type(expected):
             return f"the result is {_kind(got)}, but should be {_kind(expected)}{_named(returns)}."
@@ -227,9 +236,26 @@ def _difference(got, expected, returns=""):
     )
 
 
-def _one_line(error):
-    """'ValueError: what it says', without the line breaks that einops and torch put into their messages."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
+def _takes(answer, arguments):
+    """Whether a function can be called with these names; what is not a plain function is simply tried."""
+    try:
+        inspect.signature(answer).bind(**arguments) if inspect.isfunction(answer) else None
+    except TypeError:
+        return False
+    return True
+
+
+def _says(error):
+    """'with ValueError: what it says', on one line and not endless, as messages of einops and torch can be."""
+    says = " ".join(f"with {type(error).__name__}: {error}".split())
+    return says if len(says) <= 300 else says[:300] + " ..."
+
+
+def _line_of(answer, error):
+    """' at "return x @ W1"': the last line of the reader's own code that was reached, where it can be found."""
+    file = getattr(getattr(answer, "__code__", None), "co_filename", None)
+    lines = [frame.line for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file and frame.line]
+    return f' at "{lines[-1]}"' if lines else ""
 
 
 def _named(returns):

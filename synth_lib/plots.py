@@ -27,11 +27,12 @@ def show(fig, alt):
     display(Markdown(f"*Figure: {alt.strip()}*"))
 
 
-def attention_map(weights, tokens, *, keys=None, titles=None):
+def attention_map(weights, tokens, *, keys=None, titles=None, label="weight"):
     """Attention weights as images: a row per query, a column per key, the heads side by side on one scale.
 
     weights: "query key" or "head query key". tokens: a text for each query, a list of words or a string of
     characters; `keys` the same for each key, if they differ. titles: one for each head.
+    label: what the grey means.
 
     Raises ValueError if a number of texts differs from its axis.
     """
@@ -50,11 +51,11 @@ def attention_map(weights, tokens, *, keys=None, titles=None):
         image = panel.imshow(head.numpy(), cmap="Greys", vmin=0, vmax=heads.max().item())
         panel.set_xticks(range(len(keys)), [_visible(text) for text in keys], rotation=90, fontsize=7)
         panel.set_yticks(range(len(tokens)), [_visible(text) for text in tokens], fontsize=7)
-        panel.set_xlabel("key: attended to")
         if len(heads) > 1:
             panel.set_title(title, fontsize=9)
     panels[0][0].set_ylabel("query: attends")
-    fig.colorbar(image, ax=panels[0].tolist(), label="weight", shrink=0.7)
+    panels[0][len(heads) // 2].set_xlabel("key: attended to")
+    fig.colorbar(image, ax=panels[0].tolist(), label=label, shrink=0.7)
     return fig
 
 

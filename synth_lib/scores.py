@@ -18,7 +18,7 @@ import torch
 from einops import einsum, rearrange
 from torch import nn
 
-from synth_lib.shapes import check_whole_number
+from synth_lib.shapes import check_number, check_whole_number
 
 
 class Score(nn.Module):
@@ -270,7 +270,7 @@ def make_score(name, d_model, head, max_length, **options):
     for part in names:
         if part not in SCORES:
             raise ValueError(f'unknown score "{part}"; known are {", ".join(SCORES)} and sums: "random + dense"')
-    known = {part: set(inspect.signature(SCORES[part]).parameters) for part in names}
+    known = {part: _options(SCORES[part]) for part in names}
     for option in options:
         if option != "bias" and not any(option in known[part] for part in names):
             raise ValueError(f'no part of the score "{name}" has an option {option}')
@@ -279,6 +279,11 @@ def make_score(name, d_model, head, max_length, **options):
         for part in names
     ]
     return parts[0] if len(parts) == 1 else Mixture(parts)
+
+
+def _options(make):
+    """The options of a score class; what `partial` has settled is none."""
+    return set(inspect.signature(make).parameters) - set(getattr(make, "keywords", ()))
 
 
 # Hand-made starts for Random: scores whose softmax over all max_length keys is the wanted map.
@@ -314,11 +319,10 @@ def decaying_scores(length, rate):
     """Weights proportional to exp(-rate * |i - j|), exactly. -> "length length", float32.
 
     Raises:
-        ValueError: `rate` (per position) is negative: the weights would grow with the distance.
+        ValueError: `rate` (per position) is negative, so that the weights would grow with the distance.
     """
     check_whole_number("length", length)
-    if rate < 0:
-        raise ValueError(f"rate is {rate}, but must be at least 0 for weights that decay with the distance")
+    check_number("rate", rate)
     position = torch.arange(length, dtype=torch.float32)
     return -rate * (position[:, None] - position).abs()
 
@@ -339,8 +343,7 @@ def _linear_start(*shape, fan_in):
 def _scale(initial_scale, max_length):
     if initial_scale is None:
         return 1 / sqrt(max_length)
-    if not initial_scale >= 0:
-        raise ValueError(f"initial_scale is {initial_scale}, but a standard deviation is at least 0")
+    check_number("initial_scale", initial_scale)
     return initial_scale
 
 
@@ -350,6 +353,8 @@ def _checked_start(start, head, max_length):
     if not isinstance(start, torch.Tensor) or tuple(start.shape) not in (square, (head, *square)):
         shape = tuple(start.shape) if isinstance(start, torch.Tensor) else type(start).__name__
         raise ValueError(f"start is {shape}, but must be (length, length) = {square} or (head, length, length)")
+    if start.is_complex() or not start.isfinite().all():
+        raise ValueError("start must hold real, finite numbers: a score of infinity or NaN cannot be trained")
     start = start.detach().to(torch.get_default_dtype())
     if max_length > 1 and (start >= 0).all() and torch.allclose(start.sum(-1), torch.ones(())):
         raise ValueError("start holds probabilities, its rows sum to 1; give scores: they still go through the softmax")
@@ -364,13 +369,14 @@ def _factor_pair(max_length, a, b):
     for name, value in (("a", a), ("b", b)):
         if value is not None:
             check_whole_number(name, value)
+    proposal = f"a = {best} and b = {max_length // best} would"
     if a is None or b is None:  # one is given, the other follows if it can
-        given = a or b
-        other = max_length // given
-        a, b = (given, other) if b is None else (other, given)
+        name, given = ("a", a) if b is None else ("b", b)
+        if max_length % given:
+            raise ValueError(f"{name} = {given} does not divide max_length = {max_length}; {proposal}")
+        return (a, max_length // a) if b is None else (max_length // b, b)
     if a * b != max_length:
         raise ValueError(
-            f"a = {a} and b = {b} multiply to {a * b}, but must multiply to max_length = {max_length}; "
-            f"a = {best} and b = {max_length // best} would"
+            f"a = {a} and b = {b} multiply to {a * b}, but must multiply to max_length = {max_length}; {proposal}"
         )
     return a, b

@@ -12,6 +12,7 @@ The patterns are those of einops, and einops parses them.
 from dataclasses import dataclass
 from itertools import combinations
 from math import prod
+from numbers import Real
 
 from einops import EinopsError
 from einops.parsing import ParsedExpression
@@ -39,6 +40,13 @@ def check_whole_number(name, value):
         raise ValueError(f"{name} is {value!r}, but must be a whole number of at least 1")
 
 
+def check_number(name, value, below=float("inf")):
+    """Raise a ValueError that names the option `name` unless 0 <= value < below."""
+    if not isinstance(value, Real) or not 0 <= value < below:
+        limit = "a finite number" if below == float("inf") else f"a number below {below}"
+        raise ValueError(f"{name} is {value!r}, but must be {limit} and at least 0")
+
+
 class ShapeError(ValueError):
     """A tensor does not have the named shape that was claimed for it."""
 
@@ -58,7 +66,7 @@ class Axes:
         **sizes: the sizes known from the start, such as `batch=2`. `length` also fixes `query` and `key`.
 
     Raises:
-        ValueError: a size is not a whole number of at least 1.
+        ValueError: a size is not a whole number of at least 1, or `length` differs from `query` or `key`.
 
     A name that is not known yet takes the size at which it is first met and keeps it from then on.
     """
@@ -67,7 +75,9 @@ class Axes:
         self._bound = {}
         for name, size in sizes.items():
             check_whole_number(name, size)
-            self._bind(name, size, f"given as {name}={size}", self._bound)
+            problem = self._bind(name, size, f"given as {name}={size}", self._bound)
+            if problem:
+                raise ShapeError(problem)
 
     def __getitem__(self, name):
         """The size of the axis `name`. Raises KeyError while it is not known."""
@@ -110,10 +120,13 @@ class Axes:
 
     @staticmethod
     def _bind(name, size, where, bound):
+        """Bind one name; return a sentence if it contradicts what is bound already."""
         bound[name] = Bound(size, where)
-        if name == "length":  # one axis in two roles
-            bound.setdefault("query", Bound(size, where))
-            bound.setdefault("key", Bound(size, where))
+        for role in ("query", "key") if name == "length" else ():  # one axis in two roles
+            if bound.setdefault(role, Bound(size, where)).size != size:
+                other = bound[role]
+                return f"axis length has the size {size}, but is also the axis {role} = {other.size}, {other.where}"
+        return None
 
     @classmethod
     def _fit(cls, group, size, where, bound):
@@ -124,8 +137,7 @@ class Axes:
         if len(unknown) > 1:
             return f"axis {said} = {size} has {len(unknown)} unknown sizes, {' and '.join(unknown)}; give all but one"
         if unknown and size % known == 0 and size > 0:
-            cls._bind(unknown[0], size // known, where, bound)
-            return None
+            return cls._bind(unknown[0], size // known, where, bound)
         if unknown:
             return f"axis {said} has the size {size}, which is not a positive multiple of {known}"
         if size == known:
@@ -140,7 +152,7 @@ def _parse(pattern):
         parsed = ParsedExpression(pattern)
     except EinopsError as error:
         raise ValueError(f'cannot read the pattern "{pattern}": {error}') from None
-    if parsed.has_ellipsis or parsed.has_non_unitary_anonymous_axes or "_" in parsed.identifiers:
+    if parsed.has_ellipsis or parsed.has_non_unitary_anonymous_axes:
         raise ValueError(f'cannot read the pattern "{pattern}": name every axis; only 1 may stand without a name')
     return [list(group) if group else [1] for group in parsed.composition]
 
@@ -153,9 +165,11 @@ def _guess_swap(groups, shape, bound):
         else prod(n if isinstance(n, int) else bound[n].size for n in group)
         for group in groups
     ]
+    if all(want in (None, size) for want, size in zip(wanted, shape, strict=True)):
+        return ""  # no size is wrong, something else is
     for i, j in combinations(range(len(shape)), 2):
         swapped = list(shape)
         swapped[i], swapped[j] = swapped[j], swapped[i]
-        if all(want in (None, size) for want, size in zip(wanted, swapped, strict=True)) and shape[i] != shape[j]:
+        if all(want in (None, size) for want, size in zip(wanted, swapped, strict=True)):
             return f"; {names[i]} and {names[j]} look swapped"
     return ""

@@ -92,9 +92,12 @@ def train(
         KeyboardInterrupt: Ctrl-C, after the step was finished and saved. A second Ctrl-C stops at once.
         FloatingPointError: the loss is not finite; the record says failed, the last good checkpoint stays.
         FileNotFoundError, ValueError: no checkpoint to resume, or it is damaged or of other settings.
+        FileExistsError: `folder` holds a checkpoint, and `resume` is not set: it would be lost.
     """
     device = choose_device(device)
     folder = folder and Path(folder)
+    if folder and not resume and (folder / "checkpoint.pt").exists():
+        raise FileExistsError(f"{folder} holds a run: resume it (--resume), or choose another folder (--folder)")
     torch.manual_seed(settings.seed)
     generator = torch.Generator().manual_seed(settings.seed)
     model.to(device).train()
@@ -129,19 +132,24 @@ def train(
                 value = loss(model, *tensors)
             optimizer.zero_grad()
             value.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
-            optimizer.step()
-            run["step"] += 1
+            norm = nn.utils.clip_grad_norm_(model.parameters(), settings.clip).item()
             latest = value.item()
-            due = run["step"] % settings.evaluate_every == 0 or run["step"] == settings.steps
-            if due and math.isfinite(latest):
-                latest = evaluate()
-                bar.set_postfix_str(f"loss {latest:.3f}")
+            due = False
+            if math.isfinite(latest) and math.isfinite(norm):  # else the update would spoil every parameter
+                optimizer.step()
+                run["step"] += 1
+                due = run["step"] % settings.evaluate_every == 0 or run["step"] == settings.steps
+                latest = evaluate() if due else latest
             run["seconds"] = time.perf_counter() - started
-            if not math.isfinite(latest):
-                problem = f"the loss is {latest} at step {run['step']}: try a lower learning rate"
+            if not (math.isfinite(latest) and math.isfinite(norm)):
+                problem = (
+                    f"the loss is {latest} and the norm of its gradient {norm} after step {run['step']}: "
+                    "try a lower learning rate"
+                )
                 record("failed", problem)
                 raise FloatingPointError(problem)
+            if due:
+                bar.set_postfix_str(f"loss {latest:.3f}")
             if folder and (due or interrupted.is_set()):
                 _save_checkpoint(folder, run, model, optimizer, generator)
             if interrupted.is_set():
@@ -383,8 +391,6 @@ def main(arguments=None):
     parser = _parser()
     given = parser.parse_args(arguments)
     folder = Path(given.folder)
-    if (folder / "checkpoint.pt").exists() and not given.resume:
-        parser.error(f"{folder} holds a run: add --resume to go on with it, or choose another --folder")
     try:
         settings = Settings(**{setting.name: getattr(given, setting.name) for setting in fields(Settings)})
         sizes = {name: getattr(given, name) for name in SIZES}
@@ -401,7 +407,7 @@ def main(arguments=None):
     except FloatingPointError as problem:
         print(f"failed: {problem}")
         return 1
-    except (CorpusError, FileNotFoundError, TypeError, ValueError) as problem:
+    except (CorpusError, FileExistsError, FileNotFoundError, TypeError, ValueError) as problem:
         parser.error(str(problem))
     print(f"{record['final_loss']:.3f} {record['unit']} at step {settings.steps}, {folder / 'record.json'}")
     if given.sample:

@@ -19,6 +19,7 @@ def exercise(key, right, wrong=(), inputs=_inputs, returns="", **options):
     return Exercise(key, "a title", 5, "easy", inputs, returns, (right,), tuple(wrong), **options)
 
 
+NOT_ANSWERED = "Not answered yet: the line raise NotImplementedError is reached."
 EXERCISES = [
     exercise(
         "99.1",
@@ -97,7 +98,7 @@ def test_not_answered():
     def blank(scores, scale):
         raise NotImplementedError
 
-    assert verdict("99.1", blank, "not answered") == "Not answered yet."
+    assert verdict("99.1", blank, "not answered") == NOT_ANSWERED
 
 
 def test_module_without_forward_is_an_answer_that_stops():
@@ -202,8 +203,9 @@ def test_other_names_in_a_dict_are_refused(names):
 
 
 def test_wrong_part_of_a_tuple_is_named():
-    assert "part 1: " in verdict("99.3", lambda scores, scale: (scores.sum(), scale + 1), "wrong")
-    assert "part 0: the shape" in verdict("99.3", lambda scores, scale: (scores.sum(dim=0), scale), "wrong")
+    message = verdict("99.3", lambda scores, scale: (scores.sum(), scale + 1), "wrong")
+    assert "a scale: " in message and "(a sum is right.)" in message
+    assert "a sum: the shape" in verdict("99.3", lambda scores, scale: (scores.sum(dim=0), scale), "wrong")
 
 
 @pytest.mark.parametrize(
@@ -248,22 +250,37 @@ def test_mistake_on_some_inputs_only_is_not_named():
 
 
 def test_error_is_told_with_the_sizes_of_the_inputs():
-    message = verdict("99.1", lambda scores, scale: scores @ scores, "wrong")
-    assert message.startswith("Your code stops with RuntimeError: ") and "scores (" in message
+    def answer(scores, scale):
+        doubled = scores + scores
+        return doubled @ scores
+
+    message = verdict("99.1", answer, "wrong")
+    assert message.startswith('Your code stops at "return doubled @ scores" with RuntimeError: ')
+    assert "scores (" in message
 
 
 @pytest.mark.parametrize(
     "answer",
     [
-        lambda: None,
-        lambda scores: scores,
-        lambda scores, factor: scores * factor,
         lambda scores, scale: undefined,  # noqa: F821
         lambda scores, scale: [][0],
     ],
 )
 def test_any_error_is_a_verdict(answer):
-    assert "Your code stops with " in verdict("99.1", answer, "wrong")
+    assert "Your code stops at " in verdict("99.1", answer, "wrong")
+
+
+@pytest.mark.parametrize("answer", [lambda: None, lambda scores: scores, lambda scores, factor: scores * factor])
+def test_changed_arguments_are_told_by_name(answer):
+    message = verdict("99.1", answer, "wrong")
+    assert message == "Keep the arguments as they were, with their names: scores, scale."
+
+
+def test_a_long_error_is_cut():
+    def answer(scores, scale):
+        raise ValueError("x" * 5000)
+
+    assert len(verdict("99.1", answer, "wrong")) < 600
 
 
 def test_endless_recursion_is_a_verdict():

@@ -84,7 +84,10 @@ def test_blank_answer_is_not_answered(exercise):
         raise NotImplementedError
 
     verdict = check(exercise.key, blank)
-    assert (verdict.status, repr(verdict)) == ("not answered", f"Exercise {exercise.key}: Not answered yet.")
+    assert (verdict.status, repr(verdict)) == (
+        "not answered",
+        f"Exercise {exercise.key}: Not answered yet: the line raise NotImplementedError is reached.",
+    )
 
 
 @every_exercise

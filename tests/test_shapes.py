@@ -128,6 +128,13 @@ def test_no_transposition_is_guessed_where_exchanging_two_axes_mends_nothing(axe
     assert "swapped" not in str(error.value)
 
 
+@pytest.mark.parametrize("shape", [(12, 12), (12, 5)])
+def test_no_transposition_is_guessed_where_sizes_are_missing(shape):
+    with pytest.raises(ShapeError, match="2 unknown sizes") as error:
+        Axes()(torch.zeros(shape), "(head d_head) batch", "h")
+    assert "swapped" not in str(error.value)
+
+
 def test_a_failed_check_leaves_no_trace(axes):
     before = repr(axes)
     with pytest.raises(ShapeError):

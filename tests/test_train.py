@@ -322,10 +322,10 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_the_record_says_failed(tmp_
         factor = bad if sum(calls) == 8 else 1.0  # the eighth update
         return next_token_loss(model, inputs, targets) * factor
 
-    with pytest.raises(FloatingPointError, match=f"the loss is {bad} at step 8"):
+    with pytest.raises(FloatingPointError, match=f"the loss is {bad} .* after step 7"):
         run(folder=tmp_path, loss=loss)
     record = json.loads((tmp_path / "record.json").read_text(), parse_constant=lambda name: pytest.fail(name))
-    assert record["status"] == "failed" and "step 8" in record["problem"] and record["final_loss"] is None
+    assert record["status"] == "failed" and "step 7" in record["problem"] and record["final_loss"] is None
     saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     assert saved["run"]["step"] == 5 and all(value.isfinite().all() for value in saved["model"].values())
 
@@ -334,7 +334,7 @@ def test_an_evaluation_that_is_not_finite_fails_too(tmp_path):
     def loss(model, inputs, targets):
         return next_token_loss(model, inputs, targets) * (1.0 if model.training else float("nan"))
 
-    with pytest.raises(FloatingPointError, match="the loss is nan at step 5"):
+    with pytest.raises(FloatingPointError, match="the loss is nan .* after step 5"):
         run(folder=tmp_path, loss=loss)
     assert not (tmp_path / "checkpoint.pt").exists()
     json.loads((tmp_path / "record.json").read_text(), parse_constant=lambda name: pytest.fail(name))
@@ -406,7 +406,7 @@ def test_the_command_line_never_overwrites_a_run(tmp_path, capsys):
     run(folder=tmp_path)
     with pytest.raises(SystemExit):
         main(["--folder", str(tmp_path)])
-    assert "add --resume to go on with it, or choose another --folder" in capsys.readouterr().err
+    assert "holds a run: resume it (--resume), or choose another folder (--folder)" in capsys.readouterr().err
 
 
 def test_a_failed_run_is_exit_status_1(tmp_path, capsys, monkeypatch):
@@ -416,3 +416,31 @@ def test_a_failed_run_is_exit_status_1(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(training, "train_language_model", breaks)
     assert main(["--folder", str(tmp_path)]) == 1
     assert "failed: the loss is nan at step 3" in capsys.readouterr().out
+
+
+def test_a_gradient_that_is_not_finite_never_reaches_the_parameters(tmp_path):
+    """The loss can be finite where its gradient is not: sqrt at 0."""
+    calls = []
+
+    def loss(model, inputs, targets):
+        calls.append(model.training)
+        found = next_token_loss(model, inputs, targets)
+        return found + (found - found).sqrt() if sum(calls) == 8 else found
+
+    models = []
+
+    def keep(model, inputs, targets):
+        models[:] = [model]
+        return loss(model, inputs, targets)
+
+    with pytest.raises(FloatingPointError, match="the norm of its gradient nan after step 7"):
+        run(folder=tmp_path, loss=keep)
+    assert all(parameter.isfinite().all() for parameter in models[0].parameters())
+
+
+def test_train_never_overwrites_a_run(tmp_path):
+    run(folder=tmp_path)
+    before = (tmp_path / "checkpoint.pt").read_bytes()
+    with pytest.raises(FileExistsError, match="holds a run"):
+        run(folder=tmp_path)
+    assert (tmp_path / "checkpoint.pt").read_bytes() == before

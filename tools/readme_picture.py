@@ -28,8 +28,8 @@ def moved(score):
 
 
 scores = {"dot product": "dot_product", "Dense": "dense", "Random": "random"}
-fig = plots.attention_map(torch.stack([moved(score) for score in scores.values()]), WORDS, titles=list(scores))
-fig.axes[-1].set_ylabel("change (1 = largest in its panel)")
+changes = torch.stack([moved(score) for score in scores.values()])
+fig = plots.attention_map(changes, WORDS, titles=list(scores), label="change (1 = largest in its panel)")
 fig.set_size_inches(7.5, 3)
 PATH.parent.mkdir(exist_ok=True)
 fig.savefig(PATH, dpi=130)
