@@ -19,7 +19,7 @@ help:
 
 lab: $(STAMP)
 	@echo "JupyterLab starts. Where no browser opens, go to the address that it prints below. Ctrl-C twice ends it."
-	@$(PYTHON) -m jupyterlab --log-level=WARN --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb \
+	@$(PYTHON) -m jupyterlab --ServerApp.log_level=ERROR --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb \
 	  $$(test "$$(id -u)" = 0 && echo --allow-root)
 
 test: $(STAMP)
