@@ -16,7 +16,7 @@ class Attention(nn.Module):
         d_model, head, max_length: features of a token, attention heads, longest input.
         score: S, by name ("dense", "random + dot_product", see `scores.SCORES`) or as a ready `Score` module.
         causal: no token may attend to a later one.
-        bias: biases in every linear layer, those of S included. Table 1 counts without them.
+        bias: biases in every linear layer; those of S too, if S is given by name. Table 1 counts without them.
         dropout: probability of dropping a weight of the map while training. A map that the whole batch shares
             (Random) is dropped once for the whole batch.
         **score_options: options of S, such as `rank=4` or `initial_scale=0.5`.
@@ -46,8 +46,10 @@ class Attention(nn.Module):
         """Attend.
 
         Args:
-            x: "batch length d_model", floating point, 1 <= length <= max_length.
+            x: "batch length d_model", floating point, 1 <= length <= max_length. Finite, at masked places too: a
+                weight of 0 times NaN is NaN.
             mask: bool, True = may be attended: "batch key", or anything that broadcasts to "batch head query key".
+                Two axes are always (batch, key), three always (head, query, key): write out the axes that you mean.
 
         Returns:
             y: "batch length d_model".
@@ -78,7 +80,10 @@ class Attention(nn.Module):
 
     def _check(self, scores, batch, length):
         """A score of somebody else may break its promise; broadcasting would hide it."""
-        if tuple(scores.shape) not in ((batch, self.head, length, length), (1, self.head, length, length)):
+        first, *rest = scores.shape
+        # Size by size: torch.compile with dynamic sizes gets the comparison of whole tuples wrong.
+        fits = len(rest) == 3 and rest[0] == self.head and rest[1] == length and rest[2] == length
+        if not (fits and (first == 1 or first == batch)):
             raise ValueError(
                 f"{type(self.score).__name__} gave scores {tuple(scores.shape)}, but they must be "
                 f"(batch or 1, head, query, key) = ({batch} or 1, {self.head}, {length}, {length})"

@@ -123,7 +123,8 @@ def check(key, answer):
         ValueError: there is no such exercise.
         AssertionError: the answer is not right, and nbgrader is marking (it sets NBGRADER_EXECUTION).
     """
-    verdict = _judge(key, answer)
+    with torch.device("cpu"):  # the inputs are on the CPU, whatever default the notebook has set
+        verdict = _judge(key, answer)
     if "NBGRADER_EXECUTION" in os.environ and verdict.status != "right":
         raise AssertionError(repr(verdict))
     return verdict
@@ -141,7 +142,7 @@ def _judge(key, answer):
         given = _copy(arguments)
         try:
             results.append(exercise.run(answer, **given))
-        except Exception as error:  # the reader's code may raise anything
+        except (Exception, SystemExit) as error:  # the reader's code may raise anything
             if isinstance(error, NotImplementedError) and not error.args:  # the blank; torch's own have a message
                 return Verdict(key, "not answered", "Not answered yet: the line raise NotImplementedError is reached.")
             return Verdict(key, "wrong", f"Your code stops{_line_of(answer, error)} {_says(error)}{_sizes(arguments)}")

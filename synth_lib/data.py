@@ -14,6 +14,8 @@ from pathlib import Path
 import tokenizers
 import torch
 
+from synth_lib.shapes import check_whole_number
+
 DATA = Path(__file__).resolve().parents[1] / "data"
 
 # Checksums of the uncompressed bytes; whole works, so that no play is both read and judged.
@@ -67,7 +69,10 @@ class CharacterTokenizer:
 
     def decode(self, tokens):
         """The text of tokens "length"."""
-        return "".join(self.characters[token] for token in torch.as_tensor(tokens).tolist())
+        tokens = torch.as_tensor(tokens)
+        if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < self.vocab:
+            raise ValueError(f"tokens must lie between 0 and {self.vocab - 1}, not {tokens.min()} to {tokens.max()}")
+        return "".join(self.characters[token] for token in tokens.tolist())
 
 
 class BytePairTokenizer:
@@ -141,6 +146,7 @@ def evaluation_windows(tokens, length, count):
 
 def _starts(tokens, length):
     """In how many places a window, with the target of its last token, can start."""
+    check_whole_number("length", length)
     if len(tokens) <= length:
         raise ValueError(f"a window of length {length} needs {length + 1} tokens, not {len(tokens)}")
     return len(tokens) - length

@@ -36,6 +36,7 @@ def padding(lengths, length, side="right"):
         raise ValueError(f"lengths are {lengths.tolist()}, but must lie between 0 and length = {length}")
     if side not in ("right", "left"):
         raise ValueError(f'side is {side!r}, but must be "right" or "left"')
+    lengths = lengths.long()  # an int8 cannot hold every length
     position = torch.arange(length, device=lengths.device)
     real = position < lengths[:, None] if side == "right" else position >= length - lengths[:, None]
     return real[:, None, None, :]

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from synth_lib.attention import Attention
-from synth_lib.shapes import check_whole_number
+from synth_lib.scores import Score, make_score
+from synth_lib.shapes import check_number, check_whole_number
 
 
 class LanguageModel(nn.Module):
@@ -41,6 +42,9 @@ class LanguageModel(nn.Module):
         if not isinstance(scores, (list, tuple)):
             kind = type(score).__name__
             raise TypeError(f"score must be a name, or a list with one for each layer, not {kind}")
+        modules = [entry for entry in scores if isinstance(entry, Score)]
+        if len(set(modules)) < len(modules):
+            raise ValueError("score holds the same module twice, but each layer needs one of its own")
         if len(scores) != layer:
             raise ValueError(f"score has {len(scores)} entries, but must have one for each of {layer} layers")
         self.vocab, self.max_length = vocab, max_length
@@ -48,8 +52,8 @@ class LanguageModel(nn.Module):
         self.position = nn.Embedding(max_length, d_model)
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(
-            Block(d_model, head, max_length, score, dropout=dropout, bias=bias, **score_options)
-            for score in scores
+            Block(d_model, head, max_length, score, dropout=dropout, bias=bias)
+            for score in _drawn_aside(scores, d_model, head, max_length, bias=bias, **score_options)
         )
         self.norm = nn.LayerNorm(d_model, bias=bias)
         # The embedding is the output matrix too: torch's own start, of spread 1, would make huge logits.
@@ -98,18 +102,21 @@ class LanguageModel(nn.Module):
         CPU with `generator` (default: torch's own), so that a seed means the same on every device.
 
         Raises:
-            ValueError: temperature is negative; otherwise as `forward`.
+            ValueError: temperature or count is not a number of at least 0; otherwise as `forward`.
         """
-        if temperature < 0:
-            raise ValueError(f"temperature must be at least 0, not {temperature}")
+        check_number("temperature", temperature)
+        if count != 0:
+            check_whole_number("count", count)
+        self._check(tokens[:, -self.max_length :])
         training = self.training
         self.eval()
         for _ in range(count):
-            logits = self(tokens[:, -self.max_length :])[:, -1].float().cpu()
+            logits = self(tokens[:, -self.max_length :])[:, -1].double().cpu()
             if temperature == 0:
                 following = logits.argmax(dim=-1, keepdim=True)
             else:
-                following = torch.multinomial((logits / temperature).softmax(dim=-1), 1, generator=generator)
+                likely = (logits - logits.amax(dim=-1, keepdim=True)) / temperature  # at most 0: cannot overflow
+                following = torch.multinomial(likely.softmax(dim=-1), 1, generator=generator)
             tokens = torch.cat([tokens, following.to(tokens.device)], dim=1)
         self.train(training)
         return tokens
@@ -118,12 +125,10 @@ class LanguageModel(nn.Module):
 class Block(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)). The attention is causal; its S is an argument."""
 
-    def __init__(self, d_model, head, max_length, score, *, dropout=0.0, bias=True, **score_options):
+    def __init__(self, d_model, head, max_length, score, *, dropout=0.0, bias=True):
         super().__init__()
         self.norm_attention = nn.LayerNorm(d_model, bias=bias)
-        self.attention = Attention(
-            d_model, head, max_length, score, causal=True, dropout=dropout, bias=bias, **score_options
-        )
+        self.attention = Attention(d_model, head, max_length, score, causal=True, dropout=dropout, bias=bias)
         self.norm_mlp = nn.LayerNorm(d_model, bias=bias)
         self.mlp = nn.Sequential(
             nn.Linear(d_model, 4 * d_model, bias=bias), nn.GELU(), nn.Linear(4 * d_model, d_model, bias=bias)
@@ -135,3 +140,12 @@ class Block(nn.Module):
         y, weights = self.attention(self.norm_attention(x))
         x = x + self.dropout(y)
         return x + self.dropout(self.mlp(self.norm_mlp(x))), weights
+
+
+def _drawn_aside(scores, *sizes, **options):
+    """Names made into modules, drawn from a random stream of their own.
+
+    Every S draws another number of parameters. Aside, with one seed all that the models share starts equal.
+    """
+    with torch.random.fork_rng(devices=[]):
+        return [score if isinstance(score, Score) else make_score(score, *sizes, **options) for score in scores]

@@ -353,7 +353,7 @@ def _checked_start(start, head, max_length):
     if not isinstance(start, torch.Tensor) or tuple(start.shape) not in (square, (head, *square)):
         shape = tuple(start.shape) if isinstance(start, torch.Tensor) else type(start).__name__
         raise ValueError(f"start is {shape}, but must be (length, length) = {square} or (head, length, length)")
-    if start.is_complex() or not start.isfinite().all():
+    if start.is_complex() or not start.to(torch.get_default_dtype()).isfinite().all():
         raise ValueError("start must hold real, finite numbers: a score of infinity or NaN cannot be trained")
     start = start.detach().to(torch.get_default_dtype())
     if max_length > 1 and (start >= 0).all() and torch.allclose(start.sum(-1), torch.ones(())):

@@ -12,7 +12,7 @@ The patterns are those of einops, and einops parses them.
 from dataclasses import dataclass
 from itertools import combinations
 from math import prod
-from numbers import Real
+from numbers import Integral, Real
 
 from einops import EinopsError
 from einops.parsing import ParsedExpression
@@ -36,15 +36,15 @@ GLOSSARY = {
 
 def check_whole_number(name, value):
     """Raise a ValueError that names the axis or option `name` unless `value` is a whole number of at least 1."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name} is {value!r}, but must be a whole number of at least 1")
 
 
 def check_number(name, value, below=float("inf")):
     """Raise a ValueError that names the option `name` unless 0 <= value < below."""
     if not isinstance(value, Real) or not 0 <= value < below:
-        limit = "a finite number" if below == float("inf") else f"a number below {below}"
-        raise ValueError(f"{name} is {value!r}, but must be {limit} and at least 0")
+        limit = "a finite number of at least 0" if below == float("inf") else f"at least 0 and below {below}"
+        raise ValueError(f"{name} is {value!r}, but must be {limit}")
 
 
 class ShapeError(ValueError):

@@ -26,6 +26,7 @@ from tqdm import tqdm
 from synth_lib.data import CorpusError, evaluation_windows, random_windows, shakespeare
 from synth_lib.models import LanguageModel
 from synth_lib.scores import SCORES, FactorizedRandom, Random
+from synth_lib.shapes import check_number, check_whole_number
 
 
 def _setting(default, says):
@@ -52,13 +53,12 @@ class Settings:
     seed: int = _setting(0, "of the start of the model, the order of the data, and dropout")
 
     def __post_init__(self):
-        lowest = {"steps": 1, "batch": 1, "evaluate_every": 1, "warmup": 0, "weight_decay": 0}
-        for name, low in lowest.items():
-            if not getattr(self, name) >= low:
-                raise ValueError(f"{name} must be at least {low}, not {getattr(self, name)}")
-        for name in ("learning_rate", "r_learning_rate_factor", "clip"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
+        for name in ("steps", "batch", "evaluate_every"):
+            check_whole_number(name, getattr(self, name))
+        for name in ("warmup", "weight_decay", "learning_rate", "r_learning_rate_factor", "clip"):
+            check_number(name, getattr(self, name))
+            if getattr(self, name) == 0 and name not in ("warmup", "weight_decay"):
+                raise ValueError(f"{name} is 0, but must be above 0")
         if self.warmup > self.steps:
             raise ValueError(f"warmup must be at most steps = {self.steps}, not {self.warmup}")
         if self.precision not in ("auto", "float32", "bfloat16"):
@@ -124,6 +124,8 @@ def train(
     with bar, _interrupt_after_the_step() as interrupted:
         if run["step"] == 0:
             evaluate()
+            if folder:  # claims the folder, and a folder that cannot be written is told before the work
+                _save_checkpoint(folder, run, model, optimizer, generator)
         while run["step"] < settings.steps:
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
                 group["lr"] = peak * schedule(run["step"], settings.warmup, settings.steps)
@@ -219,12 +221,15 @@ def choose_device(name="auto"):
 def write_whole(path, write):
     """Call write(file) on a new file beside `path`, then put it in its place: whole, or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    with open(part, "wb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        with open(part, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _autocast(device, precision):
@@ -275,10 +280,10 @@ def _load_checkpoint(folder, run, model, optimizer, generator):
         raise FileNotFoundError(f"there is no checkpoint in folder {folder} to resume: start without resume")
     try:
         whole = torch.load(path, map_location="cpu", weights_only=True)
+        told = {kind: whole["run"][kind] for kind in ("what", "settings")}
     except Exception as error:  # torch raises many kinds for a damaged file
         raise ValueError(f"{path} is no checkpoint that can be read ({type(error).__name__})") from None
-    for kind in ("what", "settings"):
-        saved = whole["run"][kind]
+    for kind, saved in told.items():
         for name in sorted(saved.keys() | run[kind].keys()):
             if saved.get(name) != run[kind].get(name):
                 now = run[kind].get(name)
@@ -402,12 +407,13 @@ def main(arguments=None):
             folder=folder, resume=given.resume, progress=not given.quiet,
         )  # fmt: skip
     except KeyboardInterrupt as stop:
-        print(f"{stop or 'stopped at once'}; --resume goes on from {folder / 'checkpoint.pt'}")
+        resume = f"; --resume goes on from {folder}" if (folder / "checkpoint.pt").exists() else ""
+        print(f"{str(stop) or 'stopped at once'}{resume}")
         return 130
     except FloatingPointError as problem:
         print(f"failed: {problem}")
         return 1
-    except (CorpusError, FileExistsError, FileNotFoundError, TypeError, ValueError) as problem:
+    except (CorpusError, OSError, TypeError, ValueError) as problem:
         parser.error(str(problem))
     print(f"{record['final_loss']:.3f} {record['unit']} at step {settings.steps}, {folder / 'record.json'}")
     if given.sample:

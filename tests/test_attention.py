@@ -343,6 +343,17 @@ def test_compiles_into_one_graph(score):
     torch.testing.assert_close(*gradients)
 
 
+@pytest.mark.parametrize("score", [*SINGLE, "random + dot_product"])
+def test_compiles_for_changing_batch_and_length(score):
+    """Up to max_length, where a learned table is used whole: dynamic sizes once took the wrong branch there."""
+    torch._dynamo.reset()
+    layer = build(score, causal=True, dtype=torch.float32)
+    compiled = torch.compile(layer, fullgraph=True, backend="eager", dynamic=True)
+    for batch, length in ((5, 4), (3, 5), (2, layer.score.max_length)):
+        x = torch.randn(batch, length, layer.score.d_model)
+        torch.testing.assert_close(compiled(x)[0], layer(x)[0])
+
+
 # Training and evaluation
 
 
@@ -409,8 +420,8 @@ def test_options_reach_the_score():
             ["a = 3 and b = 3", "max_length = 8", "a = 2 and b = 4"],
         ),
         ((35, 5, 8, "dense"), {"rank": 2}, ValueError, ["option rank"]),
-        ((35, 5, 8), {"dropout": 1.0}, ValueError, ["dropout is 1.0", "below 1 and at least 0"]),
-        ((35, 5, 8), {"dropout": -0.1}, ValueError, ["dropout is -0.1", "below 1 and at least 0"]),
+        ((35, 5, 8), {"dropout": 1.0}, ValueError, ["dropout is 1.0", "at least 0 and below 1"]),
+        ((35, 5, 8), {"dropout": -0.1}, ValueError, ["dropout is -0.1", "at least 0 and below 1"]),
         ((35, 5, 8, Dense(35, 7, 8)), {}, ValueError, ["head is 5", "made with head = 7"]),
         ((35, 5, 8, Dense(40, 5, 8)), {}, ValueError, ["d_model is 35", "made with d_model = 40"]),
         ((35, 5, 8, Dense(35, 5, 9)), {}, ValueError, ["max_length is 8", "made with max_length = 9"]),

@@ -141,3 +141,8 @@ def test_masked_softmax_stands_large_scores():
     scores = torch.tensor([[1e30, -1e30, -1e30], [-1e38, -2e38, 3e38]])
     allowed = torch.tensor([[False, True, True], [True, True, False]])
     assert masked_softmax(scores, allowed).tolist() == [[0.0, 0.5, 0.5], [1.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int64])
+def test_short_integers_do_not_overflow(dtype):
+    assert padding(torch.tensor([100], dtype=dtype), 300, "left").sum() == 100

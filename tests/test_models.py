@@ -208,7 +208,7 @@ def test_sampling_follows_temperature_and_generator():
     first = sample(7)
     torch.rand(3)  # the global generator moves on, the sample must not
     assert first == sample(7) != sample(8)
-    with pytest.raises(ValueError, match="temperature must be at least 0, not -1"):
+    with pytest.raises(ValueError, match="temperature is -1, but must be a finite number of at least 0"):
         model.generate(start[:1], 1, temperature=-1)
 
 
@@ -258,3 +258,37 @@ def test_compiles_without_a_break(score):
     tokens = some_tokens()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     assert torch.allclose(compiled(tokens), model(tokens), atol=1e-5)
+
+
+def test_with_one_seed_all_that_the_models_share_starts_equal():
+    """Every S draws another number of parameters; that must not shift what the rest of the model draws."""
+    sizes = {"vocab": 11, "d_model": 12, "head": 3, "layer": 2, "max_length": 8}
+    models = []
+    for score in ("dot_product", "dense", "random", "random + dense", ["random", "dense"]):
+        torch.manual_seed(5)
+        models.append(LanguageModel(**sizes, score=score).state_dict())
+    for state in models[1:]:
+        shared = [name for name in models[0] if name in state and ".score." not in name]
+        assert len(shared) > 20
+        assert all(torch.equal(models[0][name], state[name]) for name in shared)
+
+
+def test_layers_and_random_scores_do_not_start_alike():
+    torch.manual_seed(5)
+    model = LanguageModel(11, 12, 3, 2, 8, "random")
+    assert not torch.equal(model.blocks[0].attention.score.R, model.blocks[1].attention.score.R)
+
+
+def test_generate_leaves_the_mode_of_the_model_after_an_error():
+    model = LanguageModel(11, 12, 3, 1, 8).train()
+    empty, floats, whole = torch.zeros(1, 0).long(), torch.zeros(1, 2), torch.zeros(1, 2).long()
+    for prompt, count in ((empty, 3), (floats, 3), (whole, -1)):
+        with pytest.raises((TypeError, ValueError)):
+            model.generate(prompt, count)
+        assert model.training
+
+
+def test_one_module_for_two_layers_is_refused():
+    score = Dense(12, 3, 8)
+    with pytest.raises(ValueError, match="the same module twice"):
+        LanguageModel(11, 12, 3, 2, 8, [score, score])

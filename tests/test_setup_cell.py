@@ -126,3 +126,20 @@ def test_without_an_address_it_says_what_to_do(tmp_path):
 def test_without_git_it_says_so(tmp_path, repository):
     message = last_line(run(tmp_path, SYNTH_REPO=repository, PATH=str(tmp_path)))
     assert message == "RuntimeError: git is missing: install git, then run this cell again."
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, Path.touch], ids=["folder", "file"])
+def test_what_is_in_the_way_is_named(tmp_path, repository, make):
+    make(tmp_path / "synthesizers")
+    assert "synthesizers is in the way" in last_line(run(tmp_path, SYNTH_REPO=repository, SYNTH_REF="v1"))
+
+
+def test_an_empty_folder_of_that_name_is_not_the_library(tmp_path, repository):
+    (tmp_path / "synth_lib").mkdir()
+    result = run(tmp_path, SYNTH_REPO=repository, SYNTH_REF="v1")
+    assert found(result) == tmp_path.resolve() / "synthesizers"
+
+
+def test_a_clone_that_was_cut_off_is_not_taken_for_the_library(tmp_path, repository):
+    (tmp_path / "synthesizers.1.part" / "synth_lib").mkdir(parents=True)
+    assert found(run(tmp_path, SYNTH_REPO=repository, SYNTH_REF="v1")) == tmp_path.resolve() / "synthesizers"

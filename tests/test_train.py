@@ -255,7 +255,13 @@ def test_the_command_line_stopped_by_a_real_ctrl_c_goes_on_to_the_same_curve(tmp
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     command = [sys.executable, "-m", "synth_lib.train", *arguments(broken)]
     child = subprocess.Popen(command, cwd=ROOT, env=environment, **pipes)
-    while not (broken / "checkpoint.pt").exists() and child.poll() is None:
+    claimed = None  # the checkpoint of step 0; the next one comes with the first evaluation
+    while child.poll() is None:
+        if (broken / "checkpoint.pt").exists():
+            written = (broken / "checkpoint.pt").stat().st_mtime_ns
+            claimed = claimed or written
+            if written != claimed:
+                break
         time.sleep(0.02)
     child.send_signal(signal.SIGINT)
     out, err = child.communicate(timeout=60)
@@ -336,7 +342,8 @@ def test_an_evaluation_that_is_not_finite_fails_too(tmp_path):
 
     with pytest.raises(FloatingPointError, match="the loss is nan .* after step 5"):
         run(folder=tmp_path, loss=loss)
-    assert not (tmp_path / "checkpoint.pt").exists()
+    saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert saved["run"]["step"] == 0  # the checkpoint before the first step, none after it
     json.loads((tmp_path / "record.json").read_text(), parse_constant=lambda name: pytest.fail(name))
 
 
@@ -346,13 +353,13 @@ def test_an_evaluation_that_is_not_finite_fails_too(tmp_path):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"steps": 0}, "steps must be at least 1, not 0"),
-        ({"batch": 0}, "batch must be at least 1"),
+        ({"steps": 0}, "steps is 0, but must be a whole number of at least 1"),
+        ({"batch": 0}, "batch is 0, but must be a whole number"),
         ({"warmup": 13}, "warmup must be at most steps = 12, not 13"),
-        ({"warmup": -1}, "warmup must be at least 0"),
-        ({"learning_rate": 0.0}, "learning_rate must be above 0"),
-        ({"learning_rate": float("nan")}, "learning_rate must be above 0"),
-        ({"weight_decay": -0.1}, "weight_decay must be at least 0"),
+        ({"warmup": -1}, "warmup is -1, but must be a finite number of at least 0"),
+        ({"learning_rate": 0.0}, "learning_rate is 0, but must be above 0"),
+        ({"learning_rate": float("nan")}, "learning_rate is nan"),
+        ({"weight_decay": -0.1}, "weight_decay is -0.1"),
         ({"precision": "half"}, "precision must be auto, float32 or bfloat16, not 'half'"),
     ],
 )
@@ -390,7 +397,7 @@ def test_help_says_every_option_and_its_default(capsys):
         (["--head", "7"], "head = 7 does not divide d_model = 128"),
         (["--tokens", "words"], "'characters' or 'byte_pairs', not 'words'"),
         (["--score", "dense, random", "--layer", "3"], "score has 2 entries, but must have one for each"),
-        (["--steps", "0"], "steps must be at least 1"),
+        (["--steps", "0"], "steps is 0"),
         (["--device", "abacus"], "device must be"),
         (["--resume"], "there is no checkpoint"),
     ],
@@ -444,3 +451,16 @@ def test_train_never_overwrites_a_run(tmp_path):
     with pytest.raises(FileExistsError, match="holds a run"):
         run(folder=tmp_path)
     assert (tmp_path / "checkpoint.pt").read_bytes() == before
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_the_first_step(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    steps = []
+
+    def loss(model, inputs, targets):
+        steps.append(model.training)
+        return next_token_loss(model, inputs, targets)
+
+    with pytest.raises(OSError):
+        run(folder=tmp_path / "file" / "run", loss=loss)
+    assert not any(steps)

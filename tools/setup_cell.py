@@ -9,7 +9,10 @@ from pathlib import Path
 def fetch(repository, ref, folder):
     if not repository:
         raise RuntimeError("synth_lib is missing: open this notebook in its repository or set SYNTH_REPO.")
-    clone = ["git", "clone", "--quiet", "--depth=1", f"--branch={ref}", repository, str(folder)]
+    if folder.exists():
+        raise RuntimeError(f"{folder} is in the way, it does not hold the library: rename or remove it.")
+    part = folder.with_name(f"{folder.name}.{os.getpid()}.part")  # a clone that is cut off is not taken for whole
+    clone = ["git", "clone", "--quiet", "--depth=1", f"--branch={ref}", repository, str(part)]
     try:
         subprocess.run(clone, check=True, capture_output=True, env={**os.environ, "GIT_TERMINAL_PROMPT": "0"})
     except FileNotFoundError:
@@ -17,14 +20,15 @@ def fetch(repository, ref, folder):
     except subprocess.CalledProcessError as error:
         reason = error.stderr.decode(errors="replace").strip().split("\n")[-1]
         raise RuntimeError(f"The repository {repository} at {ref} cannot be fetched ({reason}).") from None
-    missing = [name for name in ("einops", "tokenizers") if importlib.util.find_spec(name) is None]
-    if missing and subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", *missing]).returncode:
-        raise RuntimeError(f"{' and '.join(missing)} cannot be installed: check the network.")
+    part.rename(folder)
 
 
-if importlib.util.find_spec("synth_lib") is None:
+if getattr(importlib.util.find_spec("synth_lib"), "origin", None) is None:
     places = [*Path.cwd().parents, Path.cwd() / "synthesizers"]
-    found = [place for place in places if (place / "synth_lib" / "shapes.py").is_file()] or [places[-1]]
-    if not found[0].exists():
+    found = [place for place in places if (place / "synth_lib" / "checks.py").is_file()] or places[-1:]
+    if not (found[0] / "synth_lib" / "checks.py").is_file():
         fetch(os.environ.get("SYNTH_REPO", "@REPOSITORY@"), os.environ.get("SYNTH_REF", "@REF@"), found[0])
     sys.path.insert(0, str(found[0]))
+missing = [name for name in ("einops", "tokenizers") if importlib.util.find_spec(name) is None]
+if missing and subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", *missing]).returncode:
+    raise RuntimeError(f"{' and '.join(missing)} cannot be installed: check the network, then run this cell again.")
