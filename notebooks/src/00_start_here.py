@@ -31,10 +31,11 @@
 #
 # **When you are lost**
 #
-# - A cell says `NameError`: a cell above it has not run. Run the cells from the top.
-# - A result looks strange: an old variable may still be there. Start afresh: *Restart and run all*, in the
-#   menu *Kernel* of Jupyter or *Runtime* of Colab. Every chapter runs from top to bottom, with empty
-#   exercises too.
+# - A cell says `NameError`: a cell above it has not run, so run the cells from the top. Or, inside your own
+#   function, you use a name that you have not defined.
+# - A result looks strange: an old variable may still be there. Start afresh: *Restart Kernel and Run All
+#   Cells...* in the menu *Kernel* of JupyterLab, *Restart session and run all* in *Runtime* of Colab. Every
+#   chapter runs from top to bottom, with empty exercises too.
 # - An exercise does not go: open its hints one by one, then the solved chapter. Nobody counts.
 # - You want to know what a variable holds: add a cell and print it. You cannot break anything.
 
@@ -191,6 +192,10 @@ print("after ", new_sat)
 # A **mask** forbids pairs. A model that writes text from left to right must not look at later words, for
 # instance. A forbidden pair gets the score minus infinity before the softmax. `exp` of that is 0, so its
 # weight is 0, and the other weights still sum to 1.
+#
+# In the code, `~` turns True into False and False into True, and `masked_fill` writes minus infinity where it
+# then finds True. `.softmax(dim=0)` is the softmax from above. `dim` says along which axis it runs: axes are
+# counted from 0, and this tensor has no other.
 
 # %%
 may_attend = torch.tensor([True, True, True, False, False, False])
@@ -227,9 +232,8 @@ Y = attention_map @ X
 print(Y)
 
 # %% [markdown]
-# The third row of `Y` is the row of "sat" that you have just seen. `dim=1` says along which axis the
-# softmax runs: axes are counted from 0, so this one goes along the keys. The `@` is Python's sign for the
-# product of matrices.
+# The third row of `Y` is the row of "sat" that you saw before the mask. With `dim=1` the softmax runs along
+# the keys. The `@` is Python's sign for the product of matrices.
 #
 # And the map as a picture: a row is a query, dark is a large weight. On the right no word looks at a later
 # one.
@@ -250,19 +254,17 @@ plots.show(fig, alt)
 # The usual answer, the **dot product**, compares the query with each key. The paper behind this series (Tay
 # et al., *Synthesizer: Rethinking Self-Attention for Transformer Models*, arXiv 2005.00743) asks: must it
 # compare? What if the scores are made, *synthesized*, from one token alone, or from no token at all? Each
-# answer is a **synthesizer**, a choice of S. (The line to remember is the paper's equation (3), with `S(X)`
-# for its B, and a mask.)
-#
+# answer is a **synthesizer**, a choice of S. (The line to remember is the paper's equation (3), and a mask.)
 #
 # | S | the score of query i and key j is made from | name in `synth_lib` |
 # |---|---|---|
 # | dot product | token i and token j | `dot_product` |
 # | dense | token i alone | `dense` |
-# | factorized dense | token i alone, through two short lists of numbers | `factorized_dense` |
 # | random | the positions i and j: a learned number for each pair, whatever the words | `random` |
 # | fixed random | the same, but the number stays as it was drawn | `fixed_random` |
+# | factorized dense | token i alone, through two short lists of numbers | `factorized_dense` |
 # | factorized random | as random, but the table is a product of two thin matrices | `factorized_random` |
-# | mixture | any of these, added up with learned weights | `random + dense` and so on |
+# | mixture | any of these, added up in learned proportions | `random + dense` and so on |
 #
 # You need not understand each row now. But you can see the second column at work. The next cell replaces
 # "cat" by "dog" and asks each S of the library: for which queries do the scores change?
@@ -281,7 +283,8 @@ for name in SCORES:
 
 # %% [markdown]
 # Read it from the top. The dot product: every query compares itself with the new word, so all six rows of
-# scores change. Dense: only the row of the word that changed. Random: none.
+# scores change. Dense: only the row of the word that changed. Random: none. (A mixture is not printed: its
+# row changes where a row of one of its parts does.)
 #
 # The library works on many sentences and several maps at once, so its tensors have two axes more; `[None]`
 # and `[0, 0]` put them on and take them off. You will meet both, `batch` and `head`, in a moment.
@@ -305,12 +308,15 @@ for name in SCORES:
 # gives every axis a name. `einops` is a small library that moves axes by name. Four of its functions are
 # enough.
 #
-# Our tensor for practice has six tokens again, and eight features. The numbers say where they stand: 47 is
-# feature 7 of token 4. (Here we count from 1; Python counts from 0.) For each cell: **predict the shape
-# first**, then look at the output.
+# Our tensor for practice has six tokens again, and eight features. We count from 0, as Python does. The
+# numbers say where they stand: 47 is feature 7 of token 4, and 3 is feature 3 of token 0.
+#
+# For each cell: **predict the shape first**, then look. The outputs are stored below the cells. To hide them
+# all, choose *Clear Outputs of All Cells* (JupyterLab) or *Clear all outputs* (Colab) in the menu *Edit*,
+# then run each cell once you have predicted.
 
 # %%
-tokens = torch.tensor([[10 * token + feature for feature in range(1, 9)] for token in range(1, 7)])
+tokens = torch.tensor([[10 * token + feature for feature in range(8)] for token in range(6)])
 print(tokens)
 
 # %% [markdown]
@@ -340,11 +346,10 @@ print(parts.shape)
 print(parts[3])
 
 # %% [markdown]
-# You see token 4, which Python counts as 3: its first head has the features 1 to 4, its second head the
-# features 5 to 8.
+# You see token 3: head 0 has its features 0 to 3, head 1 its features 4 to 7.
 #
-# The order in the brackets matters. `(d_head head)` deals the features out like cards: the first to head 1,
-# the second to head 2, the third to head 1 again. The shape is the same, the numbers are not.
+# The order in the brackets matters. `(d_head head)` deals the features out like cards: feature 0 to head 0,
+# feature 1 to head 1, feature 2 to head 0 again. The shape is the same, the numbers are not.
 
 # %%
 cards = rearrange(tokens, "length (d_head head) -> length head d_head", head=2)
@@ -385,9 +390,10 @@ print(copies.shape)
 # %% [markdown]
 # ### einsum: name the axes, multiply, sum
 #
-# `einsum` takes two tensors. It has two rules. Axes with the same name run together, and their numbers are
-# **multiplied**. A name that is missing on the right is **summed**. The product of two matrices, in which
-# you mix the rows of `X` with the weights, is this:
+# `einsum` takes two tensors. It has two rules. Every number of the first meets every number of the second
+# that has the same place on the axes they share, and the two are **multiplied**. Along a name that is missing
+# on the right, the products are **summed**. The product of two matrices, in which you mix the rows of `X` with
+# the weights, is this:
 
 # %%
 from einops import einsum
@@ -432,8 +438,8 @@ print(trap.shape)
 print(trap[0])
 
 # %% [markdown]
-# Look at the first digits. The table of head 1 should have one row for each of the six tokens. It has two
-# rows for each of the first three. No error, no warning. `reshape` cannot move an axis past another one.
+# Look at the tens. The table of head 0 should have one row for each of the six tokens. It has two rows for
+# each of the first three. No error, no warning. `reshape` cannot move an axis past another one.
 # `rearrange` can, and it says what it does.
 
 # %% [markdown]
@@ -454,7 +460,7 @@ check("00.1", with_a_gap)
 
 # %% [markdown]
 # One returns what it was given. The check says which shape it got, which one it should be, and on which
-# inputs: it draws new sizes and numbers, so that nothing fits by chance.
+# inputs: it draws sizes and numbers of its own, so that nothing fits by chance.
 
 # %%
 def too_simple(features, head):
@@ -514,8 +520,11 @@ check("00.1", split_heads)
 # </details>
 # <details><summary>Hint 2: the other side</summary>
 # Right of the arrow stand four names, in the order of "Returns". You saw the split of one sentence above;
-# here
-# <code>batch</code> stands in front, and one more axis moves.
+# here <code>batch</code> stands in front, and one more axis moves.
+# </details>
+# <details><summary>I want to write the loops</summary>
+# Start with <code>batch, length, d_model = features.shape</code>, work out <code>d_head</code>, and make
+# <code>result</code> with <code>torch.zeros</code>. Return it after the last loop.
 # </details>
 # <details><summary>I see "Could not infer sizes"</summary>
 # einops knows the product of the two sizes in the brackets, not the sizes. Tell it the number of heads, as
@@ -561,6 +570,10 @@ check("00.2", weighted_sum)
 # <details><summary>Hint 2: the names</summary>
 # The docstring has the names of all three tensors. Exactly one name of the inputs is missing in the result:
 # it is summed.
+# </details>
+# <details><summary>I want to write the loops</summary>
+# Start with <code>batch, head, length, d_head = value.shape</code>, and make <code>result</code> with
+# <code>torch.zeros</code>. Return it after the last loop.
 # </details>
 # <details><summary>I see "does not match the number of dimensions"</summary>
 # Every axis of a tensor needs a name in the text. Both tensors have four axes.

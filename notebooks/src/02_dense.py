@@ -4,8 +4,8 @@
 # **You build attention that compares nothing: each token alone decides where it looks. Then you show, by
 # running it, what this can do and what it cannot.**
 #
-# - **Before you start:** Python, and what a matrix product is. [Chapter 00](00_start_here.ipynb) has ten
-#   minutes on einops and named axes.
+# - **Before you start:** Python, what a matrix product is, and [chapter 00](00_start_here.ipynb). Words such as
+#   module, gradient and training get a sentence where they first appear.
 # - **Time:** about 90 minutes, 60 of them for the five exercises.
 # - **Level:** medium.
 #
@@ -30,8 +30,12 @@ _ = torch.manual_seed(0)
 #
 # An attention layer replaces every token by a weighted average of all tokens, or rather of their *values*,
 # which you meet below. The weights stand in a table, the *attention map*: row *i* belongs to the token that
-# attends (the *query*), column *j* to the token that is attended to (the *key*). In the usual attention, the
-# dot product of chapter 01, each entry of that table comes from comparing two tokens, *i* and *j*.
+# attends (the *query*), column *j* to the token that is attended to (the *key*).
+#
+# In the usual attention, the *dot product* (chapter 01, planned), each entry of that table comes from
+# comparing two tokens. Every token is multiplied by two learned matrices, $d \to d$; such a product is called
+# a *projection*. The results are $Q$ and $K$. The score of the pair (*i*, *j*) is the dot product of row *i*
+# of $Q$ and row *j* of $K$, so all scores together are $Q K^T$.
 #
 # The question of this chapter: **can a token choose its row without looking at any other token?**
 #
@@ -46,7 +50,8 @@ print(list(enumerate(words)))
 
 # %% [markdown]
 # A network sees each word as a row of numbers, its *embedding*. Ours are drawn at random, in steps of 0.1, so
-# that you can read them. Nothing in this chapter is trained.
+# that you can read them. *Training* changes the numbers of a network, step by step, until it predicts well.
+# Nothing in this chapter is trained.
 
 # %%
 generator = torch.Generator().manual_seed(1700)  # chosen so that the maps below are easy to read
@@ -66,6 +71,10 @@ def print_rows(words, rows, decimals=2):
 
 # One row of 12 numbers for each word of a small vocabulary.
 embedding = {word: draw(12, high=2) for word in [*words, "cat"]}
+
+# %% [markdown]
+# Each call of `draw` takes the next numbers of one generator. If you run a cell with `draw` in it twice, it gets
+# other numbers than those you see here. Then run all cells again, from the one above on.
 
 # %%
 def embed(words):
@@ -91,7 +100,8 @@ x = axes(x, "length d_model", "x")
 #
 # $$B_i = F(X_i) \tag{1}$$
 #
-# $F$ has two layers with a relu between them, which sets negative numbers to 0:
+# $F$ has two *layers*. A layer is a product with a matrix, plus a row of numbers, its *bias*. Between the two
+# stands a *relu*, which sets negative numbers to 0:
 #
 # $$F(X_i) = W_2 \,\mathrm{relu}(W_1 X_i + b_1) + b_2 \tag{2}$$
 #
@@ -115,6 +125,9 @@ x = axes(x, "length d_model", "x")
 #
 # > **Rows and columns.** The paper writes a token as a column, so its matrix stands on the left: $W_1 X_i$.
 # > In code tokens are rows, and the matrix stands on the right: `x @ W1`, first axis in, second axis out.
+#
+# > **Parameters and weights.** What training finds, here $W_1$, $b_1$, $W_2$, $b_2$ and $G$, we call
+# > *parameters*, and only the numbers of the attention map *weights*. (torch calls the matrix of a layer `weight`.)
 #
 # > **Biases.** Version 1 prints $b_1$ and $b_2$, version 3 does not. We compute with them, and count without
 # > them where the paper's Table 1 does. In the library `bias=False` leaves them out.
@@ -148,22 +161,22 @@ def scores_with_loops(x, W1, b1, W2, b2):
     rows = []
     for x_i in x:  # equation (1): one token, one row
         hidden = []
-        for h in range(len(b1)):  # equation (2), inner part: W1 x_i + b1, then relu
-            total = b1[h]
+        for m in range(len(b1)):  # equation (2), inner part: W1 x_i + b1, then relu
+            total = b1[m]
             for d in range(len(x_i)):
-                total = total + x_i[d] * W1[d, h]
+                total = total + x_i[d] * W1[d, m]
             hidden.append(total.relu())
         row = []
         for j in range(len(b2)):  # equation (2), outer part: one score for each place j
             total = b2[j]
-            for h in range(len(hidden)):
-                total = total + hidden[h] * W2[h, j]
+            for m in range(len(hidden)):
+                total = total + hidden[m] * W2[m, j]
             row.append(total)
         rows.append(torch.stack(row))
     return torch.stack(rows)
 
 # %% [markdown]
-# Predict the shape before you run the cell: six tokens, each with a score for six places.
+# Predict the shape of the result. (Chapter 00 says how to hide the stored outputs.)
 
 # %%
 scores = scores_with_loops(x, W1, b1, W2, b2)
@@ -206,10 +219,13 @@ def scores_with_einsum(x, W1, b1, W2, b2):
 print("same values:", equal(scores_with_einsum(x, W1, b1, W2, b2), scores))
 
 # %% [markdown]
-# ### A module holds its weights
+# ### A module holds its parameters
 #
-# `nn.Linear` is one layer, weights and bias together. **It stores its matrix with the output axis first**,
-# and multiplies by the transpose. So our `W1` goes in as `W1.T`.
+# A *module* is an object that holds parameters. Calling it, `module(x)`, runs its `forward`. You write one as a
+# class made from `nn.Module`, and `super().__init__()` comes first. `load_state_dict` puts our numbers in.
+#
+# `nn.Linear` is a module for one layer, matrix and bias together. **It stores its matrix with the output axis
+# first**, and multiplies by the transpose. So our `W1` goes in as `W1.T`.
 
 # %%
 class OneHead(nn.Module):
@@ -239,18 +255,21 @@ print("same values:", equal(wrong(x), scores))
 # %% [markdown]
 # ### The gradients agree too
 #
-# Training uses gradients, so equal values are not enough. We multiply the scores by fixed numbers, add up,
-# and compare the gradient of that sum for every weight.
+# A *gradient* says, for each parameter, how fast a result grows when that parameter grows. Training follows it
+# downhill on an error, so equal values are not enough. We multiply the scores by fixed numbers, add up, and
+# compare the gradients of that sum: of our functions by `torch.autograd.grad`, of the module by `backward`, which
+# leaves them in `.grad`. You may skip this cell on a first reading.
 
 # %%
 factors = draw(6, 6, high=2)
 
 
 def gradients(function):
-    weights = [weight.clone().requires_grad_() for weight in (W1, b1, W2, b2)]
-    return torch.autograd.grad((function(x, *weights) * factors).sum(), weights)
+    parameters = [parameter.clone().requires_grad_() for parameter in (W1, b1, W2, b2)]
+    return torch.autograd.grad((function(x, *parameters) * factors).sum(), parameters)
 
 
+module.zero_grad()  # `backward` adds to what is there: nothing may be left from a run before
 (module(x) * factors).sum().backward()
 first, second = module.first, module.second
 of_module = [first.weight.grad.T, first.bias.grad, second.weight.grad.T, second.bias.grad]
@@ -259,20 +278,20 @@ for function in (scores_with_loops, scores_with_matmul, scores_with_einsum):
     print(f"{function.__name__:>18}:", [equal(ours, theirs) for ours, theirs in pairs])
 
 # %% [markdown]
-# ### Exercise 02.1: scores from the weights of two nn.Linear
+# ### Exercise 02.1: scores from the parameters of two nn.Linear
 #
 # *10 minutes, easy.* You get `W1` and `W2` as `nn.Linear` stores them: output axis first. Write the scores of
-# one sentence, without a loop and without `nn.Linear`.
+# one sentence, without a loop and without `nn.Linear`. The check takes another number of places than of tokens.
 
 # %% exercise="02.1" points=1
 def linear_scores(x, W1, b1, W2, b2):
     """Equation (2) for every token of one sentence.
 
     x: length d_model. W1: d_head d_model, b1: d_head. W2: key d_head, b2: key.
-    Returns the scores, query key. In loops, with h for d_head and d for d_model:
+    Returns the scores, query key. In loops, with m for d_head and d for d_model:
 
-        hidden[i][h] = relu(b1[h] + sum over d of W1[h][d] * x[i][d])
-        scores[i][j] = b2[j] + sum over h of W2[j][h] * hidden[i][h]
+        hidden[i][m] = relu(b1[m] + sum over d of W1[m][d] * x[i][d])
+        scores[i][j] = b2[j] + sum over m of W2[j][m] * hidden[i][m]
     """
     ### BEGIN SOLUTION
     hidden = torch.relu(x @ W1.T + b1)
@@ -292,7 +311,7 @@ check("02.1", linear_scores)
 # <details><summary>Hint 2: it runs, but the check says the values are wrong</summary>
 #
 # One of the two matrices is square. It runs either way round. Compare the index order in the docstring,
-# `W1[h][d]`, with that of the loops in this chapter, `W1[d, h]`.
+# `W1[m][d]`, with that of the loops in this chapter, `W1[d, m]`.
 #
 # </details>
 # <details><summary>Hint 3: I am stuck</summary>
@@ -321,15 +340,14 @@ for F in (without_relu, scores_with_matmul):
     print(f"{F.__name__:>18}: nothing is left: {bool(left < 1e-4)}")
 
 # %% [markdown]
-# An implementation that leaves out the hidden layer or the relu runs, and has the right shapes. This line
-# finds it.
+# An implementation that leaves out the hidden layer or the relu runs, and has the right shapes. This test finds
+# it: something left proves that $F$ is not affine; nothing left, for several pairs, makes you suspect that it is.
 #
 # ## From scores to weights: the softmax
 #
-# The softmax makes every score positive, then divides by the sum of the row:
-# $e^{B_{ij}} / \sum_n e^{B_{in}}$. So each row becomes weights that sum to 1, and the largest score gets the
-# largest weight. It must run along the *keys*, the last axis: one token divides its attention among the
-# places.
+# The softmax makes every score positive, $e^{B_{ij}}$, then divides by the sum of these over all $j$ of the row.
+# So each row becomes weights that sum to 1, and the largest score gets the largest weight. It must run along the
+# *keys*, the last axis: one token divides its attention among the places.
 
 # %%
 weights = scores.softmax(dim=-1)
@@ -349,8 +367,8 @@ print("every column sums to 1:", equal(sideways.sum(dim=0), torch.ones(6)))
 # %% [markdown]
 # ## From weights to the result: the values
 #
-# What is averaged is not `x` itself but $G(X)$, one more linear layer: the *values*. The average is the last
-# sum of equation (3), once in loops, once as a matrix product.
+# What is averaged is not `x` itself but $G(X)$, one more layer, here without a bias: the *values*. The product in
+# equation (3) is a sum over places. Here it is once in loops, once as a matrix product.
 
 # %%
 G = draw(12, 12, high=0.5)
@@ -390,8 +408,8 @@ other_weights = scores_with_matmul(other_x, W1, b1, W2, b2).softmax(dim=-1)
 
 change = axes((other_weights - weights).abs(), "query key", "change")
 plots.show(
-    plots.attention_map(change, words),
-    "how much each weight changes when dog becomes cat. Only the row of dog has grey or black cells; "
+    plots.attention_map(change, ["the", "dog/cat", *words[2:]], label="change"),
+    "how much each weight changes when dog becomes cat. Only the row of dog/cat has grey or black cells; "
     "every other row is white.",
 )
 print("rows that move:", [words[i] for i in range(6) if change[i].max() > 1e-6])
@@ -455,32 +473,33 @@ print_blocks(torch.autograd.functional.jacobian(lambda x: dot_product(x[None])[0
 # The same numbers as before, cut into three, and a bias for each head:
 
 # %%
-axes = Axes(batch=2, head=3, length=6, d_model=12)  # d_head = 4
+axes_heads = Axes(batch=2, head=3, length=6, d_model=12)  # d_head = 4
 W2_heads = rearrange(W2, "(head d_head) key -> head d_head key", head=3)
-W2_heads = axes(W2_heads, "head d_head key", "W2_heads")
-b2_heads = axes(draw(3, 6, high=0.5), "head key", "b2_heads")
+W2_heads = axes_heads(W2_heads, "head d_head key", "W2_heads")
+b2_heads = axes_heads(draw(3, 6, high=0.5), "head key", "b2_heads")
 
-# Head n owns the columns 4n to 4n + 3 of W1, and so the hidden numbers 4n to 4n + 3.
+# Head h owns the columns 4h to 4h + 3 of W1, and so the hidden numbers 4h to 4h + 3.
 maps = []
-for n in range(3):
-    own = slice(4 * n, 4 * n + 4)
-    maps.append(scores_with_matmul(x, W1[:, own], b1[own], W2_heads[n], b2_heads[n]))
-head_scores_of_x = axes(torch.stack(maps), "head query key", "head_scores_of_x")
+for h in range(3):
+    own = slice(4 * h, 4 * h + 4)
+    maps.append(scores_with_matmul(x, W1[:, own], b1[own], W2_heads[h], b2_heads[h]))
+head_scores_of_x = axes_heads(torch.stack(maps), "head query key", "head_scores_of_x")
 
 # %% [markdown]
 # Cutting a sum into three does not change the sum. So the scores of the heads, biases aside, add up to the
-# scores of the one big head:
+# scores of the one big head. `b2_heads[:, None]` puts an axis of size 1 between "head" and "key", so that every
+# query gets the same bias:
 
 # %%
 print("same values:", equal((head_scores_of_x - b2_heads[:, None]).sum(dim=0), scores - b2))
 
 # %%
-head_weights = axes(head_scores_of_x.softmax(dim=-1), "head query key", "head_weights")
+head_weights = axes_heads(head_scores_of_x.softmax(dim=-1), "head query key", "head_weights")
 darkest = enumerate(head_weights.argmax(dim=-1).tolist())
 plots.show(
     plots.attention_map(head_weights, words),
     "three attention maps side by side, one for each head. The place with the darkest cell, row by row: "
-    + ", ".join(f"head {n}: {' '.join(map(str, places))}" for n, places in darkest)
+    + ", ".join(f"head {h}: {' '.join(map(str, places))}" for h, places in darkest)
     + ".",
 )
 
@@ -491,10 +510,10 @@ plots.show(
 # side by side, 4 for each head. Heads must become an axis *before* length.
 
 # %%
-two_sentences = axes(torch.stack([x, other_x]), "batch length d_model", "two_sentences")
-hidden = axes((two_sentences @ W1 + b1).relu(), "batch length (head d_head)", "hidden")
+two_sentences = axes_heads(torch.stack([x, other_x]), "batch length d_model", "two_sentences")
+hidden = axes_heads((two_sentences @ W1 + b1).relu(), "batch length (head d_head)", "hidden")
 split = rearrange(hidden, "batch length (head d_head) -> batch head length d_head", head=3)
-split = axes(split, "batch head length d_head", "split")
+split = axes_heads(split, "batch head length d_head", "split")
 
 # %% [markdown]
 # `reshape` gives the same shape and something else. To see what, put the *place* of each token in all of its
@@ -504,10 +523,10 @@ split = axes(split, "batch head length d_head", "split")
 place = repeat(torch.arange(6), "length -> batch length d_model", batch=2, d_model=12)
 right = rearrange(place, "batch length (head d_head) -> batch head length d_head", head=3)
 wrong = place.reshape(2, 3, 6, 4)
-right, wrong = axes(right, "batch head length d_head"), axes(wrong, "batch head length d_head")
-for n in range(3):
-    by_rearrange, by_reshape = right[0, n, :, 0].tolist(), wrong[0, n, :, 0].tolist()
-    print(f"head {n} gets the tokens {by_rearrange} by rearrange, {by_reshape} by reshape")
+right, wrong = axes_heads(right, "batch head length d_head"), axes_heads(wrong, "batch head length d_head")
+for h in range(3):
+    by_rearrange, by_reshape = right[0, h, :, 0].tolist(), wrong[0, h, :, 0].tolist()
+    print(f"head {h} gets the tokens {by_rearrange} by rearrange, {by_reshape} by reshape")
 
 # %% [markdown]
 # After `reshape`, row 1 of head 2 belongs to token 4, not to token 1. Some rows are fed by *later* tokens,
@@ -523,10 +542,10 @@ def head_scores(x, W1, b1, W2, b2):
     """The scores of every head for every sentence.
 
     x: batch length d_model. W1: d_model (head d_head), b1: (head d_head). W2: head d_head key, b2: head key.
-    Returns the scores, batch head query key. For sentence n and head m:
+    Returns the scores, batch head query key. For sentence b and head h:
 
-        own = slice(m * d_head, (m + 1) * d_head)
-        scores[n, m] = relu(x[n] @ W1[:, own] + b1[own]) @ W2[m] + b2[m]
+        own = slice(h * d_head, (h + 1) * d_head)
+        scores[b, h] = relu(x[b] @ W1[:, own] + b1[own]) @ W2[h] + b2[h]
     """
     ### BEGIN SOLUTION
     features = torch.relu(x @ W1 + b1)
@@ -553,8 +572,8 @@ check("02.2", head_scores)
 # </details>
 # <details><summary>Hint 3: adding b2 fails</summary>
 #
-# `b2` is "head key", and the scores have `query` between the two. Give `b2` an axis of size 1 there: indexing
-# with `None` makes one.
+# `b2` is "head key", and the scores have `query` between the two. Give `b2` an axis of size 1 there, as
+# `b2_heads` got one above.
 #
 # </details>
 
@@ -562,15 +581,14 @@ check("02.2", head_scores)
 # ## max_length and shorter inputs
 #
 # Look at the shape of `W2` again: its last axis counts *places*. A layer for sentences of up to 8 tokens
-# needs 8 columns, `max_length` = 8. This number is part of the weights. The dot product has no such number.
+# needs 8 columns, `max_length` = 8. This number is a size of its parameters. The dot product has no such number.
 #
 # What about our 6 words, then? Places 6 and 7 do not exist in this sentence, so only the first 6 columns of
 # `W2` are used: a sentence starts at place 0. Of the largest map, 8 × 8, our six words use the top-left block
 # of 6 × 6.
 
 # %%
-axes_max = Axes(length=8, d_model=12)  # the layer
-axes = Axes(length=6, d_model=12)  # this sentence
+axes_max = Axes(length=8, d_model=12)  # the layer; `axes` is still for this sentence
 W2_max = axes_max(draw(12, 8, high=0.5), "d_head key", "W2_max")
 b2_max = axes_max(draw(8, high=0.5), "key", "b2_max")
 
@@ -626,7 +644,7 @@ check("02.3", short_map)
 # <details><summary>Hint 1: where do I start?</summary>
 #
 # Which of the axes of `x` tells how many columns of `W2` this sentence needs? There are two places where you
-# can cut; both come before something.
+# can cut; both come before the softmax.
 #
 # </details>
 # <details><summary>Hint 2: the shape is right, the values are not</summary>
@@ -640,9 +658,10 @@ check("02.3", short_map)
 # ## Masks: where a token may not look
 #
 # A language model predicts the next word, so no token may look at later places: a *causal* mask. Sentences of
-# different lengths share a batch by *padding*, and no token may look at that either. A mask is a table of
-# True (may be attended) and False. It acts on the scores, before the softmax, for the same reason as the cut:
-# forbidden places must get no share. A score of minus infinity gets the weight 0.
+# different lengths share a batch by *padding*: filler tokens are added until all have the same length. No token
+# may look at those either. A mask is a table of True (may be attended) and False. It acts on the scores, before
+# the softmax, for the same reason as the cut: forbidden places must get no share. A score of minus infinity gets
+# the weight 0. The masks of the library have the axes batch and head too; `[0, 0]` takes them off.
 
 # %%
 allowed = axes(masks.causal(6)[0, 0], "query key", "allowed")
@@ -688,8 +707,8 @@ for d_model, head, max_length in [(12, 3, 8), (64, 8, 10), (512, 8, 256)]:
 print({head: parameters(Dense(12, head, 8, bias=False)) for head in (1, 2, 3, 4, 6, 12)})
 
 # %% [markdown]
-# The dot product has two projections and $2d^2$ parameters, whatever the length. So Dense is the smaller one
-# as long as $l < d$:
+# The dot product has the two projections to $Q$ and $K$, $2d^2$ parameters, whatever the length. So Dense is the
+# smaller one as long as $l < d$:
 
 # %%
 for max_length in (32, 64, 128):
@@ -700,16 +719,16 @@ for max_length in (32, 64, 128):
 # %% [markdown]
 # ### Multiply-adds
 #
-# A product of an $m \times n$ and an $n \times k$ matrix takes $m\,n\,k$ *multiply-adds*: one multiplication
+# A product of an $r \times s$ and an $s \times t$ matrix takes $r\,s\,t$ *multiply-adds*: one multiplication
 # and one addition for each pair of numbers that meet. For the scores of one sentence of length $l$:
 #
 # - the first layer, $l \times d$ times $d \times d$: $l\,d^2$;
 # - the second layer, in each head $l \times d_\text{head}$ times $d_\text{head} \times l$, and over all
 #   heads: $l^2 d$. Only $l$ columns, because `W2` is cut first.
 #
-# For the dot product: two projections, queries $Q$ and keys $K$, $2\,l\,d^2$, and their product $Q K^T$,
-# $l^2 d$. Biases, relu and softmax are not in this count. torch has a counter of its own. It counts a
-# multiplication and an addition as two:
+# For the dot product: the projections to $Q$ and $K$, $2\,l\,d^2$, and their product $Q K^T$, $l^2 d$. Biases,
+# relu and softmax are not in this count. torch has a counter of its own. It counts a multiplication and an
+# addition as two:
 
 # %%
 from torch.utils.flop_counter import FlopCounterMode
@@ -774,8 +793,8 @@ check("02.4", layer_cost)
 # </details>
 # <details><summary>Hint 3: check yourself before you ask the check</summary>
 #
-# `parameters(Attention(12, 3, 8, score="dense"))` counts for you, and so does `multiply_adds`. Both are
-# defined above.
+# Derive it first, then let the functions above count. With `layer = Attention(12, 3, 8, score="dense")` call
+# `parameters(layer)` and `multiply_adds(layer, torch.randn(2, 6, 12))`.
 #
 # </details>
 
@@ -795,9 +814,9 @@ print("the row of 'saw' is the same with Dense:          ", equal(of_dense[0][i]
 print("the row of 'saw' is the same with the dot product:", equal(of_dot_product[0][i], of_dot_product[1][i]))
 
 # %% [markdown]
-# So there are tasks that Dense cannot do, with any weights. For instance "look at the other token that equals
+# So there are tasks that Dense cannot do, with any parameters. For instance "look at the other token that equals
 # you". Two sentences begin with the same word, and its twin stands at different places. Raw dot products of
-# the embeddings, no weights at all, find it:
+# the embeddings, no parameters at all, find it:
 
 # %%
 sentences = ["bird the a bird dog saw".split(), "bird the a dog saw bird".split()]
@@ -817,15 +836,15 @@ print("Dense: the rows of token 0 are the same:", equal(*first_rows))
 #
 # Shuffle the tokens. With the dot product the map is shuffled the same way, rows and columns, because the
 # word is all that counts. With Dense the rows move with their tokens, and column 0 stays place 0. Places are
-# in the weights:
+# in the parameters:
 
 # %%
 order = torch.tensor([2, 0, 5, 1, 4, 3])
 dense = Dense(d_model=12, head=1, max_length=6)
 for score in (dense, dot_product):
     before, after = score(x[None])[0, 0], score(x[order][None])[0, 0]
-    print(f"{type(score).__name__:>10}: rows move {equal(after, before[order])!s:>5},",
-          f"rows and columns move {equal(after, before[order][:, order])!s:>5}")  # fmt: skip
+    print(f"{type(score).__name__}: rows move: {equal(after, before[order])}")
+    print(f"{type(score).__name__}: rows and columns move: {equal(after, before[order][:, order])}")
 
 # %% [markdown]
 # ### Exercise 02.5: who depends on whom
@@ -837,9 +856,10 @@ for score in (dense, dot_product):
 def depends_on(score, x):
     """Which row of the scores depends on which token?
 
-    score: a smooth function, length d_model -> query key. x: length d_model.
+    score: a function without jumps or corners, length d_model -> query key. x: length d_model.
     Returns a bool tensor, query length: entry [i, n] is True if some number in row i of score(x) changes
-    when some number of token n changes. Differences below 0.00001 are rounding, not dependence.
+    when some number of token n changes. A difference of less than 0.00001, or a derivative of less than that,
+    counts as rounding, not as dependence.
     """
     ### BEGIN SOLUTION
     answer = torch.zeros(len(x), len(x), dtype=torch.bool)
@@ -857,7 +877,7 @@ check("02.5", depends_on)
 # <details><summary>Hint 1: where do I start?</summary>
 #
 # Fill the answer column by column. For column n, make a copy of `x` in which token n alone is different, and
-# score both.
+# score both. Change it by about 1.
 #
 # </details>
 # <details><summary>Hint 2: the check says that some entries are wrong</summary>
@@ -879,6 +899,9 @@ check("02.5", depends_on)
 # > `linear1 = Linear(d, l); linear2 = Linear(l, l); softmax(linear2(relu(linear1(x)))) @ v` with l = 4 and d
 # > = 5: is this the Dense Synthesizer? The shapes fit. And how is it different from an MLP on two inputs?
 #
+# An MLP, *multilayer perceptron*, is what you know by now: layers with a relu or its like between them.
+# `nn.Sequential` is a module that runs others one after the other.
+#
 # Run it before you answer. These are the learner's numbers:
 
 # %%
@@ -887,25 +910,25 @@ x_asked = torch.tensor([
     [0.2793, 0.0389, 0.3834, 0.9897, 0.4197],
     [0.1420, 0.8051, 0.1601, 0.3299, 0.3340],
     [0.8908, 0.1066, 0.1140, 0.7145, 0.3619],
-])  # fmt: skip
+])
 v = torch.tensor([
     [0.3806, 0.1775, 0.5457, 0.6746, 0.4505],
     [0.6309, 0.2790, 0.7215, 0.4283, 0.5853],
     [0.7548, 0.6887, 0.0426, 0.1057, 0.7895],
     [0.1881, 0.5334, 0.6834, 0.4845, 0.1960],
-])  # fmt: skip
-axes = Axes(length=4, d_model=5)
-x_asked, v = axes(x_asked, "length d_model", "x_asked"), axes(v, "length d_model", "v")
+])
+axes_asked = Axes(length=4, d_model=5)
+x_asked, v = axes_asked(x_asked, "length d_model", "x_asked"), axes_asked(v, "length d_model", "v")
 
 # %%
 _ = torch.manual_seed(0)
 as_asked = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 4))
 as_paper = nn.Sequential(nn.Linear(5, 5), nn.ReLU(), nn.Linear(5, 4))
 for name, F in {"as asked": as_asked, "as in the paper": as_paper}.items():
-    weights = axes(F(x_asked).softmax(dim=-1), "query key", "weights")
-    result = axes(weights @ v, "query d_model", "result")
+    asked_weights = axes_asked(F(x_asked).softmax(dim=-1), "query key", "asked_weights")
+    asked_y = axes_asked(asked_weights @ v, "query d_model", "asked_y")
     print(name)
-    print_rows(["row 0", "row 1", "row 2", "row 3"], result)
+    print_rows(["row 0", "row 1", "row 2", "row 3"], asked_y)
 
 # %% [markdown]
 # Both run, and both have the right shapes. Three answers:
@@ -916,7 +939,7 @@ for name, F in {"as asked": as_asked, "as in the paper": as_paper}.items():
 
 # %%
 def matrices(module):
-    return sum(weight.numel() for weight in module.parameters() if weight.dim() == 2)
+    return sum(parameter.numel() for parameter in module.parameters() if parameter.dim() == 2)
 
 
 print("as asked:       ", matrices(as_asked), "=", 5 * 4 + 4 * 4)
@@ -938,24 +961,28 @@ for name, F in {"as asked": as_asked, "as in the paper": as_paper}.items():
 # %% [markdown]
 # **3. Name the axis of the softmax.** `softmax(...)` without `dim` is a guess. It must be the keys, `dim=-1`.
 #
-# One thing is left: why are the rows of the result nearly equal? An untrained layer has small weights, so its
-# scores are small, so the softmax is nearly uniform, and every row is nearly the plain mean of `v`:
+# One thing is left: why are the rows of the result nearly equal? An untrained layer has small parameters, so its
+# scores are small, and every row lies not far from the plain mean of `v`. What *differs* between the tokens is
+# smaller still, because the biases are the same for all of them. So the rows are closer to each other than to
+# the mean:
 
 # %%
-print_rows(["mean"], v.mean(dim=0, keepdim=True), decimals=3)
+print_rows(["mean"], v.mean(dim=0, keepdim=True))
 for factor in (0.01, 1, 20):
-    weights = axes((factor * as_paper(x_asked)).softmax(dim=-1), "query key", "weights")
-    distance = (weights @ v - v.mean(dim=0)).abs().max().item()
-    print(f"scores times {factor:5}: largest distance from the mean {distance:.2f}")
+    asked_weights = axes_asked((factor * as_paper(x_asked)).softmax(dim=-1), "query key", "asked_weights")
+    asked_y = axes_asked(asked_weights @ v, "query d_model", "asked_y")
+    from_mean = (asked_y - v.mean(dim=0)).abs().max()
+    from_each_other = (asked_y.amax(dim=0) - asked_y.amin(dim=0)).max()
+    print(f"scores times {factor:5}: from the mean {from_mean:.2f}, from each other {from_each_other:.2f}")
 
 # %% [markdown]
-# Larger scores make sharper rows. The layer is not broken, it is untrained.
+# The numbers are the largest distances. Larger scores move the rows apart. The layer is not broken, it is untrained.
 #
 # ## The same as the library's layer
 #
 # Everything in one class: heads, biases, shorter inputs, values, and the output projection that mixes the
 # heads. Equation (3) ends before that projection; transformers have it, and it stays when the scores are
-# synthesized.
+# synthesized. `nn.Parameter` makes a tensor a parameter of its module.
 
 # %%
 class DenseAttention(nn.Module):
@@ -983,15 +1010,13 @@ class DenseAttention(nn.Module):
 # Predict the two shapes that come back. Then run it.
 
 # %%
-axes = Axes(batch=2, head=3, length=6, d_model=12)
 ours = DenseAttention(d_model=12, head=3, max_length=8)
-two_sentences = axes(two_sentences, "batch length d_model", "two_sentences")
-y, weights = ours(two_sentences)
-y = axes(y, "batch length d_model", "y")
-weights = axes(weights, "batch head query key", "weights")
+our_y, our_weights = ours(axes_heads(two_sentences, "batch length d_model", "two_sentences"))
+our_y = axes_heads(our_y, "batch length d_model", "our_y")
+our_weights = axes_heads(our_weights, "batch head query key", "our_weights")
 
 # %% [markdown]
-# Now the library's layer with the same weights. Its class `Attention` knows nothing about Dense: the scores
+# Now the library's layer with the same parameters. Its class `Attention` knows nothing about Dense: the scores
 # are a part that it holds, `score`. Exchanging that part is how the next chapters work.
 
 # %%
@@ -1001,16 +1026,17 @@ names = {  # ours -> the library's
     "W2": "score.weight", "b2": "score.bias",
     "value.weight": "value.weight", "value.bias": "value.bias",
     "output.weight": "output.weight", "output.bias": "output.bias",
-}  # fmt: skip
-library.load_state_dict({names[name]: weight for name, weight in ours.state_dict().items()})
+}
+library.load_state_dict({names[name]: parameter for name, parameter in ours.state_dict().items()})
 library_y, library_weights = library(two_sentences)
-print("same weights of the map:", equal(library_weights, weights))
-print("same outputs:           ", equal(library_y, y))
+print("same weights:", equal(library_weights, our_weights))
+print("same outputs:", equal(library_y, our_y))
 
 # %%
-factors = draw(2, 6, 12, high=2)
-(y * factors).sum().backward()
-(library_y * factors).sum().backward()
+y_factors = draw(2, 6, 12, high=2)
+for layer in (ours, library):
+    layer.zero_grad()
+    (layer(two_sentences)[0] * y_factors).sum().backward()
 of_library = dict(library.named_parameters())
 for name, parameter in ours.named_parameters():
     print(f"same gradient of {name:>13}:", equal(parameter.grad, of_library[names[name]].grad))
@@ -1028,5 +1054,6 @@ for name, parameter in ours.named_parameters():
 # 3. Shapes do not prove it: a transposed square matrix, a softmax along the queries, a `reshape` of the heads
 #    and a late cut all fit; numbers, row sums, Jacobians and counts tell.
 #
-# **Where it is going next.** Dense still reads one token. What if the weights read *nothing*, and one learned
-# table serves every sentence? That is chapter 03, Random.
+# **Where it is going next.** Dense still reads one token. What if the scores read *nothing*, and one learned table
+# serves every sentence? That is Random, chapter 03 (planned). Ready to open:
+# [chapter 13](13_train_on_gpu.ipynb) trains models that differ in S, and compares them.

@@ -168,6 +168,16 @@ WEIGHTED_SUM = Exercise(
             IDEA,
         ),
         Mistake(
+            lambda weights, value: weights.softmax(dim=-2) @ value,
+            "the weights go through a softmax along the queries, but they need none: their rows sum to 1 already.",
+            IDEA,
+        ),
+        Mistake(
+            lambda weights, value: weights[..., -1:] * value[:, :, -1:],
+            "each product takes the place of the one before, so the last key alone is left: nothing is added up.",
+            IDEA,
+        ),
+        Mistake(
             lambda weights, value: (weights @ value) / weights.shape[-1],
             "the products are averaged, not summed: the weights of a row already sum to 1.",
             IDEA,
@@ -182,6 +192,11 @@ WEIGHTED_SUM = Exercise(
                 weights, value, "batch head query key, batch head key d_head -> batch query d_head"
             ),
             "the heads are summed too: a name that is missing on the right is summed away.",
+            EINSUM,
+        ),
+        Mistake(
+            lambda weights, value: (weights @ value).sum(dim=0),
+            "the sentences are summed too: batch has to stay, every sentence has a result of its own.",
             EINSUM,
         ),
         Mistake(

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from synth_lib.attention import Attention
 from synth_lib.checks import Exercise, Mistake
 
-MODULE = "A module holds its weights"
+MODULE = "A module holds its parameters"
 EQUATIONS = "The equations"
 RELU = "What the relu is for"
 SOFTMAX = "From scores to weights: the softmax"
@@ -23,20 +23,21 @@ CUT = "Cut before the softmax"
 PARAMETERS = "Parameters"
 MULTIPLY_ADDS = "Multiply-adds"
 QUESTION = "A question that learners ask"
+LIBRARY = "The same as the library's layer"
 
 
-# 02.1. Two squares: W1, so that a transposed one fits, and the scores, so that transposed scores do.
+# 02.1. W1 is square, so that a transposed one fits; x, W2 and the scores differ in shape, so that they are told apart.
 
 
 def _linear_inputs(draw):
-    sizes = draw.sizes("length d_model", low=3)
-    length, d_model = sizes["length"], sizes["d_model"]
+    sizes = draw.sizes("length key d_model", low=3)
+    length, key, d_model = sizes["length"], sizes["key"], sizes["d_model"]
     return {
         "x": draw.normal(length, d_model),
         "W1": draw.normal(d_model, d_model),
         "b1": draw.normal(d_model),
-        "W2": draw.normal(length, d_model),
-        "b2": draw.normal(length),
+        "W2": draw.normal(key, d_model),
+        "b2": draw.normal(key),
     }
 
 
@@ -63,7 +64,7 @@ def _linear_einsum(x, W1, b1, W2, b2):
 
 LINEAR_SCORES = Exercise(
     key="02.1",
-    title="scores from the weights of two nn.Linear",
+    title="scores from the parameters of two nn.Linear",
     minutes=10,
     level="easy",
     inputs=_linear_inputs,
@@ -114,6 +115,26 @@ LINEAR_SCORES = Exercise(
             lambda x, W1, b1, W2, b2: (x @ W1.T).relu() @ W2.T,
             "both biases are missing.",
             EQUATIONS,
+        ),
+        Mistake(
+            lambda x, W1, b1, W2, b2: _linear_matmul(x.relu(), W1, b1, W2, b2),
+            "there is a second relu, on x; the numbers of a token may be negative.",
+            EQUATIONS,
+        ),
+        Mistake(
+            lambda x, W1, b1, W2, b2: (x.relu() @ W1.T + b1) @ W2.T + b2,
+            "the relu acts on x, not between the two layers.",
+            EQUATIONS,
+        ),
+        Mistake(
+            lambda x, W1, b1, W2, b2: F.gelu(x @ W1.T + b1) @ W2.T + b2,
+            "a gelu stands where equation (2) has a relu.",
+            EQUATIONS,
+        ),
+        Mistake(
+            lambda x, W1, b1, W2, b2: _linear_matmul(x, W1, b1, W2, b2).softmax(dim=0),
+            "there is a softmax, and along the queries; the exercise asks for the scores before it.",
+            SOFTMAX,
         ),
         Mistake(
             lambda x, W1, b1, W2, b2: _linear_matmul(x, W1, b1, W2, b2).T,
@@ -228,6 +249,31 @@ HEAD_SCORES = Exercise(
             RELU,
         ),
         Mistake(
+            lambda x, W1, b1, W2, b2: _head_from(rearrange(x @ W1 + b1, SPLIT, head=len(W2)), W2, b2).relu(),
+            "the relu acts on the scores, not between the two layers.",
+            EQUATIONS,
+        ),
+        Mistake(
+            lambda x, W1, b1, W2, b2: _head_einsum(x, W1, b1, W2, b2).relu(),
+            "there is a second relu, on the scores; scores may be negative.",
+            EQUATIONS,
+        ),
+        Mistake(
+            lambda x, W1, b1, W2, b2: (_hidden(x, W1, b1, W2) @ W2).sum(dim=1, keepdim=True) + b2[:, None],
+            "the products of all heads are added up, so the heads differ in nothing but their bias.",
+            HEADS,
+        ),
+        Mistake(
+            lambda x, W1, b1, W2, b2: _head_einsum(x, W1, b1, W2, b2).transpose(0, 1),
+            "the numbers are there, but head stands in front of batch.",
+            SPLITTING,
+        ),
+        Mistake(
+            lambda x, W1, b1, W2, b2: _hidden(x, W1, b1, W2) @ W2 + b2[:, :, None],
+            "the second bias runs along the queries, but there is one for each place that is attended to.",
+            HEADS,
+        ),
+        Mistake(
             lambda x, W1, b1, W2, b2: _head_from(_hidden(x, W1.T, b1, W2), W2, b2),
             "W1 is used the wrong way round; here its first axis is the one that goes in.",
             EQUATIONS,
@@ -306,6 +352,11 @@ def _short_in_loops(x, W1, W2):
     return weights
 
 
+def _short_without_exp(x, W1, W2):
+    scores = _all_scores(x, W1, W2)[..., : x.shape[1]]
+    return scores / scores.sum(dim=-1, keepdim=True)
+
+
 def _short_zero_scores(x, W1, W2):
     length = x.shape[1]
     outside = torch.arange(W2.shape[1]) >= length
@@ -344,6 +395,21 @@ SHORT_MAP = Exercise(
         Mistake(
             lambda x, W1, W2: _all_scores(x, W1, W2)[..., : x.shape[1]].softmax(dim=0),
             "the softmax runs along the batch, so it mixes sentences. A softmax without dim can do that too.",
+            SOFTMAX,
+        ),
+        Mistake(
+            lambda x, W1, W2: _short_cut_scores(x, W1, W2).transpose(1, 2),
+            "queries and keys are swapped in the map: a row should belong to a token that attends.",
+            EQUATIONS,
+        ),
+        Mistake(
+            lambda x, W1, W2: _all_scores(x, W1, W2)[..., : x.shape[1]].transpose(1, 2).softmax(dim=-1),
+            "queries and keys are swapped in the scores, before the softmax.",
+            EQUATIONS,
+        ),
+        Mistake(
+            _short_without_exp,
+            "the scores are divided by their sum as they are; the softmax first makes each one positive.",
             SOFTMAX,
         ),
         Mistake(
@@ -409,10 +475,10 @@ def _cost_formula(batch, length, max_length, d_model, head):
 
 def _cost_lists(batch, length, max_length, d_model, head):
     d_head = d_model // head
-    weights = [(d_model, d_model)] * 3 + [(d_head, max_length)] * head
+    matrices = [(d_model, d_model)] * 3 + [(d_head, max_length)] * head
     biases = [d_model] * 3 + [max_length] * head
     products = [(length, d_model, d_model)] * 3 + [(length, d_head, length), (length, length, d_head)] * head
-    return sum(map(prod, weights)) + sum(biases), batch * sum(map(prod, products))
+    return sum(map(prod, matrices)) + sum(biases), batch * sum(map(prod, products))
 
 
 def _cost_counted(batch, length, max_length, d_model, head):
@@ -455,6 +521,54 @@ LAYER_COST = Exercise(
             ),
             "the parameters are counted without biases, as in Table 1; the docstring asks for them.",
             EQUATIONS,
+        ),
+        Mistake(
+            lambda batch, length, max_length, d_model, head: (
+                3 * (d_model**2 + d_model) + d_model * max_length,
+                _cost_multiply_adds(batch, length, d_model),
+            ),
+            "in the parameters, the biases of the second layers are missing.",
+            HEADS,
+        ),
+        Mistake(
+            lambda batch, length, max_length, d_model, head: (
+                _cost_parameters(max_length, d_model, head) - 2 * d_model,
+                _cost_multiply_adds(batch, length, d_model),
+            ),
+            "in the parameters, the biases of values and output projection are missing.",
+            LIBRARY,
+        ),
+        Mistake(
+            lambda batch, length, max_length, d_model, head: (
+                _cost_parameters(max_length, d_model, head) - (d_model**2 + d_model),
+                _cost_multiply_adds(batch, length, d_model),
+            ),
+            "in the parameters, one projection is missing; values and output have one each.",
+            LIBRARY,
+        ),
+        Mistake(
+            lambda batch, length, max_length, d_model, head: (
+                _cost_parameters(max_length, d_model, head),
+                _cost_multiply_adds(batch, length, d_model) - batch * length * d_model**2,
+            ),
+            "in the multiply-adds, one projection is missing; values and output have one each.",
+            LIBRARY,
+        ),
+        Mistake(
+            lambda batch, length, max_length, d_model, head: (
+                _cost_parameters(max_length, d_model, head) - (d_model**2 + d_model),
+                _cost_multiply_adds(batch, length, d_model) - batch * length * d_model**2,
+            ),
+            "in both numbers, one projection is missing; values and output have one each.",
+            LIBRARY,
+        ),
+        Mistake(
+            lambda batch, length, max_length, d_model, head: (
+                d_model**2 + d_model * max_length,
+                batch * (length * d_model**2 + length**2 * d_model),
+            ),
+            "this is the bill for the scores alone, without biases; values, average and output are missing.",
+            VALUES,
         ),
         Mistake(
             lambda batch, length, max_length, d_model, head: (
@@ -541,7 +655,7 @@ LAYER_COST = Exercise(
                 _cost_parameters(max_length, d_model, head),
                 _cost_parameters(max_length, d_model, head),
             ),
-            "the second number adds up the sizes of the weights again; work depends on batch and length.",
+            "the second number adds up the sizes of the parameters again; work depends on batch and length.",
             MULTIPLY_ADDS,
         ),
         Mistake(
@@ -564,35 +678,48 @@ LAYER_COST = Exercise(
 )
 
 
-# 02.5. The score function of a trial is made so that each shortcut misses something. Row i reads the tokens
-# where reads[i, n] is not 0. Rows with an odd i skip the first number of a token. Token n moves two keys by
-# opposite amounts, so the sum of a row never changes; key n is one of the two only for odd n.
+# 02.5. The score function of a trial is made so that each shortcut misses something.
+# - Row i reads token n strongly, weakly or not at all: a coarse limit or a small change misses what is weak.
+# - No row reads one of the tokens.
+# - Rows with an odd i skip the first number of a token.
+# - Token n moves two keys by opposite amounts, one key down or one key up, by n % 3: sums cancel, or signs mislead.
+# - Below the limit, all depends on all: as by rounding, but the same on every machine.
 
 
 def _depends_inputs(draw):
     sizes = draw.sizes("length d_model", low=4)
     length, d_model = sizes["length"], sizes["d_model"]
-    reads = draw.normal(length, length).clamp(min=0)
-    directions = draw.normal(length, d_model)
+    kind = draw.normal(length, length)
+    reads = 2.0 * (kind > 0.3) + 0.02 * (kind < -0.6)
+    reads[:, draw.integer(0, length - 1)] = 0
+    directions = draw.normal(length, d_model).abs()
     directions[1::2, 0] = 0
-    odd = torch.arange(length) % 2
+    directions = directions / directions.sum(dim=1, keepdim=True)
+    kind_of_token = torch.arange(length) % 3
+    both, down, up = (kind_of_token == number for number in range(3))
 
     def score(x):
         read = einsum(directions, x, "query d_model, length d_model -> query length")
         moved = reads * (read + 0.3 * read.tanh())  # strictly increasing in `read`: no dependence is lost
-        return moved.roll(1, dims=1) - (moved * (1 - odd)).roll(2, dims=1) - moved * odd
+        next_key = (moved * both - moved * down).roll(1, dims=1)
+        rounding = 3e-7 * x.detach().sum().sin()  # in differences, not in derivatives
+        return next_key - (moved * both).roll(2, dims=1) + moved * up + rounding
 
     return {"score": score, "x": draw.normal(length, d_model)}
 
 
+def _differences(score, x, change):
+    """How the scores move, "query key length", where `change(x, n)` is x with token n changed."""
+    return torch.stack([score(change(x, n)) - score(x) for n in range(len(x))], dim=-1)
+
+
 def _changes(score, x, change):
-    """How much the scores move, "query key length", where `change(x, n)` is x with token n changed."""
-    return torch.stack([(score(change(x, n)) - score(x)).abs() for n in range(len(x))], dim=-1)
+    return _differences(score, x, change).abs()
 
 
-def _one_token(x, n):
+def _one_token(x, n, size=1.0):
     moved = x.clone()
-    moved[n] += torch.linspace(0.5, 1.5, x.shape[1])
+    moved[n] += size * torch.linspace(0.5, 1.5, x.shape[1])
     return moved
 
 
@@ -652,6 +779,36 @@ DEPENDS_ON = Exercise(
             ),
             "the row is added up first, and changes up and down cancel.",
             JACOBIAN,
+        ),
+        Mistake(
+            lambda score, x: _differences(score, x, _one_token).amax(dim=1) > 1e-5,
+            "only scores that grow with the token are counted; one that falls has changed too.",
+            JACOBIAN,
+        ),
+        Mistake(
+            lambda score, x: -_differences(score, x, _one_token).amin(dim=1) > 1e-5,
+            "only scores that fall when the token grows are counted; one that grows with it has changed too.",
+            JACOBIAN,
+        ),
+        Mistake(
+            lambda score, x: _changes(score, x, lambda x, n: _one_token(x, n, size=1e-7)).amax(dim=1) > 1e-5,
+            "nothing is found: the change of the token is so small that the difference drowns in rounding.",
+            JACOBIAN,
+        ),
+        Mistake(
+            lambda score, x: _changes(score, x, _one_token).amax(dim=1) > 0.1,
+            "weak dependence is missed: the change of the token is too small, or the limit for rounding too large.",
+            JACOBIAN,
+        ),
+        Mistake(
+            lambda score, x: _changes(score, x, _one_token).amax(dim=1) > 0,
+            "differences as small as rounding are counted as dependence.",
+            JACOBIAN,
+        ),
+        Mistake(
+            lambda score, x: _changes(score, x, _one_token)[:, 0] > 1e-5,
+            "only the first score of each row is looked at.",
+            MOVES,
         ),
         Mistake(
             lambda score, x: torch.diagonal(_changes(score, x, _one_token), dim1=1, dim2=2) > 1e-5,
