@@ -315,7 +315,8 @@ def solutions(notebook):
 
 
 def squeeze(text):
-    return re.sub(r"\s+", " ", text).strip()
+    """Text that is the same however it is spaced, or quoted as code in a sentence."""
+    return re.sub(r"[\s`]+", "", text)
 
 
 def rule_blank(blank, solved):

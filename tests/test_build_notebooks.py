@@ -21,6 +21,8 @@ SOURCE = '''\
 # %%
 import sys
 print("hello", 1 + 1)
+def check(key, answer):
+    print("checked", key)
 
 # %% exercise="02.1" points=3
 def double(x):
@@ -31,7 +33,7 @@ def double(x):
     ### END SOLUTION
 
 # %% check="02.1"
-print("checked") if callable(double) else None
+check("02.1", double)
 
 # %%
 # Output varies: the process has another number each time.
@@ -126,9 +128,20 @@ def test_the_badge_comes_with_the_address(source):
         ("# %% [markdown]\n# # 02 A chapter\n", "# %%\n1\n", "the first cell is not a markdown title"),
         ("points=3", 'level="easy"', "a marker line says level"),
         ("# %%\nimport sys", "# %% set-up\nimport sys", "a marker line says title"),
+        ("    ### END SOLUTION\n", "", "one line `### BEGIN SOLUTION`"),
+        ("    ### BEGIN SOLUTION\n", "", "one line `### BEGIN SOLUTION`"),
+        ("### BEGIN SOLUTION", "### BEGIN SOLUTION here", "one line `### BEGIN SOLUTION`"),
+        ("### BEGIN SOLUTION", "### begin solution", "one line `### BEGIN SOLUTION`"),
+        ('# %% exercise="02.1" points=3', "# %%", "Solution marks stand outside"),
+        ('exercise="02.1"', "exercise=2.1", "is a text such as"),
+        ("points=3", "points=0", "a whole number of at least 1"),
+        ("points=3", 'points="many"', "a whole number of at least 1"),
+        ('# %% exercise="02.1" points=3', '# %% [markdown] exercise="02.1"', "is a code cell"),
+        ('check("02.1", double)', "double = abs\ncheck('02.1', double)", "A check cell is one line"),
     ],
 )
 def test_what_a_source_may_not_say(source, old, new, message):
+    assert old in SOURCE
     source.write_text(SOURCE.replace(old, new), encoding="utf8")
     with pytest.raises(SourceError, match=message):
         read_source(source)

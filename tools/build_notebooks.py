@@ -31,6 +31,7 @@ from nbformat import v4
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
 STUB = "raise NotImplementedError"
+BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 VARIES = "# Output varies: "
 MARKER_KEYS = {"exercise", "points", "check"}
 
@@ -55,17 +56,42 @@ def read_source(path):
         if unknown:
             known = "exercise, points and check"
             raise SourceError(f"{path.name}: a marker line says {unknown[0]}, but only {known} are known.")
+        problem = cell_problem(cell)
+        if problem:
+            raise SourceError(f"{path.name}: {problem} In the cell that starts with: {cell.source[:60]!r}")
     return cells
+
+
+def cell_problem(cell):
+    """What is wrong with the solution marks or the marker line of one cell, or None.
+
+    A mark that is not read as one would leave an answer in the blank notebook, or cut a lesson.
+    """
+    marks = [line.strip() for line in cell.source.split("\n") if re.search(r"#\s*(begin|end) solution", line, re.I)]
+    keys = cell.metadata
+    if ("exercise" in keys or "check" in keys) and cell.cell_type != "code":
+        return "An exercise or a check is a code cell."
+    if "exercise" in keys and marks != [BEGIN, END]:
+        return f"An exercise has one line `{BEGIN}` and, below it, one line `{END}`, nothing else on them."
+    if "exercise" not in keys and marks:
+        return "Solution marks stand outside an exercise."
+    if not all(isinstance(keys[name], str) for name in ("exercise", "check") if name in keys):
+        return 'The number of an exercise is a text such as exercise="02.1".'
+    if "points" in keys and ("exercise" not in keys or type(keys["points"]) is not int or keys["points"] < 1):
+        return "Points stand on the line of an exercise and are a whole number of at least 1."
+    if "check" in keys and not re.fullmatch(rf'check\("{re.escape(keys["check"])}", \w+\)', cell.source):
+        return f'A check cell is one line, check("{keys["check"]}", the_function).'
+    return None
 
 
 def cut_solution(source):
     """`source` with the stub, indented alike, in place of the lines from BEGIN SOLUTION to END SOLUTION."""
     lines, inside = [], False
     for line in source.split("\n"):
-        if "### BEGIN SOLUTION" in line:
+        if line.strip() == BEGIN:
             inside = True
             lines.append(line[: len(line) - len(line.lstrip())] + STUB)
-        elif "### END SOLUTION" in line:
+        elif line.strip() == END:
             inside = False
         elif not inside:
             lines.append(line)
