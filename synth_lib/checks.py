@@ -202,13 +202,14 @@ def _difference(got, expected, returns=""):
         if isinstance(expected, dict):
             if got.keys() != expected.keys():
                 return f"the result has the names {list(got)}, but should have {list(expected)}."
-            got, expected = [got[name] for name in expected], list(expected.values())
-        names = returns.split(", ")  # "parameters, multiply_adds" names the parts of a tuple
-        if not isinstance(expected, tuple) or len(names) != len(expected):
+            names, got, expected = list(expected), [got[name] for name in expected], list(expected.values())
+        elif isinstance(expected, tuple) and len(returns.split(", ")) == len(expected):
+            names = returns.split(", ")  # "parameters, multiply_adds" names the parts of a tuple
+        else:
             names = [f"part {i}" for i in range(len(expected))]
         found = {name: _difference(*pair) for name, *pair in zip(names, got, expected, strict=True)}
-        right = ", ".join(name for name, problem in found.items() if not problem)
-        told = f" ({right} is right.)" if right and isinstance(expected, tuple) else ""
+        right = ", ".join(str(name) for name, problem in found.items() if not problem)
+        told = f" (Right: {right}.)" if right and isinstance(expected, tuple) else ""
         return next((f"{name}: {problem}{told}" for name, problem in found.items() if problem), None)
     if not isinstance(expected, torch.Tensor):
         if type(got) is not type(expected):

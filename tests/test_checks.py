@@ -204,7 +204,7 @@ def test_other_names_in_a_dict_are_refused(names):
 
 def test_wrong_part_of_a_tuple_is_named():
     message = verdict("99.3", lambda scores, scale: (scores.sum(), scale + 1), "wrong")
-    assert "a scale: " in message and "(a sum is right.)" in message
+    assert "a scale: " in message and "(Right: a sum.)" in message
     assert "a sum: the shape" in verdict("99.3", lambda scores, scale: (scores.sum(dim=0), scale), "wrong")
 
 

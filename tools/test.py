@@ -10,12 +10,13 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PYTEST = ["pytest", "-q", "-n", "2", "--dist", "loadfile", "--color=no"]
+PYTEST = ["pytest", "-q", "-n", "2", "--color=no"]
+NBVAL = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=300"]
 STEPS = {
     "lint": ["ruff", "check", "."],
-    "library, notebook rules": [*PYTEST, "tests"],
+    "library, notebook rules": [*PYTEST, "--dist", "worksteal", "tests"],
     # Strict: every stored output is compared. loadfile keeps the cells of a notebook in one kernel.
-    "notebooks": [*PYTEST, "--nbval", "--nbval-current-env", "--nbval-cell-timeout=300", "notebooks"],
+    "notebooks": [*PYTEST, "--dist", "loadfile", *NBVAL, "notebooks"],
 }
 
 

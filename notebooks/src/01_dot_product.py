@@ -1,0 +1,1138 @@
+# %% [markdown]
+# # 01 · Dot-product attention: every token compares itself with every other
+#
+# **You build the attention that most language models use, from loops to a whole layer with heads and masks. You see
+# why it divides by a square root, why it does not know the order of the words, and what it costs. All later
+# chapters are compared with this one.**
+#
+# - **Before you start:** Python, a product of two matrices, and [chapter 00](00_start_here.ipynb): the softmax,
+#   named axes, the four functions of einops.
+# - **Time:** about 110 minutes, 60 of them for the five exercises.
+# - **Level:** medium.
+#
+# The paper of this series is Tay et al., *Synthesizer: Rethinking Self-Attention for Transformer Models*,
+# [arXiv 2005.00743](https://arxiv.org/abs/2005.00743); equation numbers are those of its version 1. Dot-product
+# attention is older: Vaswani et al., *Attention Is All You Need*,
+# [arXiv 1706.03762](https://arxiv.org/abs/1706.03762).
+
+# %%
+from itertools import permutations
+from math import sqrt
+
+import torch
+from einops import einsum, rearrange
+from torch import nn
+
+from synth_lib import masks, plots
+from synth_lib.attention import Attention
+from synth_lib.checks import check
+from synth_lib.scores import DotProduct
+from synth_lib.shapes import Axes
+
+_ = torch.manual_seed(0)
+
+# %% [markdown]
+# ## The question
+#
+# Here are six words. **Who saw whom?**
+
+# %%
+# Six different words: the tokens. Their places are 0 to 5.
+words = "the dog saw a small bird".split()
+print(list(enumerate(words)))
+
+# %% [markdown]
+# The token "saw" cannot know. It must take something from "dog" and something from "bird". In chapter 00
+# the scores for that were made up by hand. Now they have to be computed. The answer of this chapter: **compare
+# "saw" with every token, and give the largest weights to those that fit best.**
+#
+# Think of each token as having three things to say:
+#
+# - its *query*: what am I looking for? ("saw": a thing that can see, a thing that can be seen)
+# - its *key*: what do I have to offer? ("dog": a thing that can see)
+# - its *value*: what do I give to those who look at me?
+#
+# The score of a pair is high where the query of one fits the key of the other.
+#
+# A network sees a word as a row of numbers, its *embedding*: one row for each word of a small vocabulary. Ours
+# are drawn at random, in steps of 0.1, so that you can read them. *Training* changes the numbers of a network, step
+# by step, until it predicts well. Nothing in this chapter is trained. The word "-" fills up short sentences; you
+# need it later.
+
+# %%
+def draw(seed, *shape, high):
+    """Random numbers from -high to high, in steps of 0.1. The same seed gives the same numbers."""
+    tenths = round(10 * high)
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(-tenths, tenths + 1, shape, generator=generator) / 10
+
+
+def print_rows(words, rows, decimals=2):
+    """One line for each word."""
+    for word, row in zip(words, rows.tolist(), strict=True):
+        print(f"{word:>6}", *(f"{number:5.{decimals}f}" for number in row))
+
+
+vocabulary = "a bird cat dog saw small the -".split()
+embedding = dict(zip(vocabulary, draw(1, 8, 12, high=2), strict=True))
+
+
+def embed(words):
+    """The sentence as a table: torch.stack lays the rows of its words below each other."""
+    return torch.stack([embedding[word] for word in words])
+
+# %%
+x = embed(words)
+print_rows(words, x, decimals=1)
+
+# %% [markdown]
+# One line now says what this table is, and stops the notebook if it is something else. `length` counts the
+# tokens, `d_model` the numbers of one token.
+
+# %%
+axes = Axes(length=6, d_model=12)
+x = axes(x, "length d_model", "x")
+
+# %% [markdown]
+# ## The equations
+#
+# Queries, keys and values are made in the same way: the tokens times a matrix. Such a product, from 12 numbers
+# to some other numbers, is called a *projection*. The three matrices are learned; here they are drawn.
+#
+# $$Q = X W_Q \qquad K = X W_K \qquad G(X) = X W_V$$
+#
+# The score of query $i$ and key $j$ is the *dot product* of the two rows: multiply number by number, add up.
+# For all pairs at once that is a matrix product. Then it is divided by a fixed number, which has a section of its
+# own below.
+#
+# $$S(X) = \frac{Q K^\top}{\sqrt{d_\text{head}}}$$
+#
+# A softmax turns each row of scores into weights that sum to 1, and the weights mix the values:
+#
+# $$Y = \mathrm{softmax}(S(X))\, G(X) \tag{3}$$
+#
+# | symbol | here | shape, in axis names | size here | what it is |
+# |---|---|---|---|---|
+# | $X$ | `x` | length d_model | 6 × 12 | the tokens, one in each row |
+# | $W_Q$ | `W_query` | d_model d_head | 12 × 4 | makes queries |
+# | $W_K$ | `W_key` | d_model d_head | 12 × 4 | makes keys |
+# | $W_V$ | `W_value` | d_model d_head | 12 × 4 | makes values |
+# | $Q$ | `query` | query d_head | 6 × 4 | what each token looks for |
+# | $K$ | `key` | key d_head | 6 × 4 | what each token offers |
+# | $G(X)$ | `value` | key d_head | 6 × 4 | what each token gives |
+# | $S(X)$ | `scores` | query key | 6 × 6 | how well query $i$ fits key $j$ |
+# | $\mathrm{softmax}(S(X))$ | `weights` | query key | 6 × 6 | the attention map |
+# | $Y$ | `y` | query d_head | 6 × 4 | the result, one row for each token |
+#
+# The paper's $d$ is `d_model`, its $l$ is `length`. `query` and `key` are the same six tokens in two roles: the
+# one that attends, and the one that is attended to. We start with one *head*, which works with `d_head` = 4
+# numbers for each token. Later three of them stand side by side, and 3 times 4 is 12 again.
+#
+# > **What the paper prints.** Its Table 1 has the dot product as $F_Q(X)\,F_K(X)^\top$, without the division.
+# > Transformers usually divide; the formula with $\sqrt{d_\text{head}}$ is equation (1) of Vaswani et al. The
+# > projections may also add a learned number to each column, a *bias*. We begin without, as Table 1 counts, and
+# > take them in at the end.
+
+# %%
+# The first four columns of three 12 x 12 matrices; the other columns belong to heads that come later.
+W_query, W_key, W_value = (draw(seed, 12, 12, high=0.5)[:, :4] for seed in (23831, 23832, 7))
+
+# The three matrices of the table above. The first line also fixes d_head: 4.
+W_query = axes(W_query, "d_model d_head", "W_query")
+W_key = axes(W_key, "d_model d_head", "W_key")
+W_value = axes(W_value, "d_model d_head", "W_value")
+print(axes)
+
+# %% [markdown]
+# The seeds of the first two were picked from many, so that the maps below can be read: by luck, not by
+# training, "saw" will look at "dog" and "bird".
+#
+# ## The ladder: one equation, written four times
+#
+# First with loops, slow and plain. Then shorter and faster, always on the same tensors, and always compared with
+# the step before. You meet this ladder in most chapters.
+#
+# ### Loops say the equation aloud
+#
+# Letters for the loops: query `i`, key `j`, number `m` of a token, number `f` of a head.
+
+# %%
+def project_with_loops(x, W):
+    result = torch.zeros(len(x), W.shape[1])
+    for i in range(len(x)):
+        for f in range(W.shape[1]):
+            for m in range(W.shape[0]):
+                result[i, f] += x[i, m] * W[m, f]
+    return result
+
+
+def scores_with_loops(x, W_query, W_key):
+    query, key = project_with_loops(x, W_query), project_with_loops(x, W_key)
+    d_head = W_query.shape[1]
+    scores = torch.zeros(len(x), len(x))
+    for i in range(len(x)):  # the token that attends
+        for j in range(len(x)):  # the token that is attended to
+            for f in range(d_head):
+                scores[i, j] += query[i, f] * key[j, f]
+    return scores / sqrt(d_head)
+
+# %% [markdown]
+# In the last loops two tokens meet: `i` through its query, `j` through its key. That is the comparison.
+#
+# Predict the shape before you look: six tokens, each with a score for six tokens.
+
+# %%
+scores = scores_with_loops(x, W_query, W_key)
+scores = axes(scores, "query key", "scores")
+print_rows(words, scores)
+
+# %% [markdown]
+# Row "saw" belongs to token 2. Its largest score is number 1, "dog", then number 5, "bird". The table is not
+# symmetric: "dog" and "saw" have one score where "dog" asks, another where "saw" asks, because queries and keys
+# come from different matrices.
+#
+# ### A matrix product does all pairs at once
+#
+# Each inner loop is a sum over an axis that two tensors share, which is a matrix product. `.T` transposes a
+# table, rows become columns: the product needs the shared axis last in the first factor, and first in the second.
+
+# %%
+def scores_with_matmul(x, W_query, W_key):
+    return (x @ W_query) @ (x @ W_key).T / sqrt(W_query.shape[1])
+
+
+def equal(a, b):
+    """Same shape, same dtype, same values. (torch.allclose alone would stretch a smaller tensor.)"""
+    return a.shape == b.shape and a.dtype == b.dtype and torch.allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+print("same values:", equal(scores_with_matmul(x, W_query, W_key), scores))
+
+# %% [markdown]
+# ### Named axes say which sum it is
+#
+# `einsum` needs no `.T`. The name that is missing on the right, `d_head`, is summed. Queries and keys have
+# different names for their tokens, so every query meets every key.
+
+# %%
+def scores_with_einsum(x, W_query, W_key):
+    query = einsum(x, W_query, "query d_model, d_model d_head -> query d_head")
+    key = einsum(x, W_key, "key d_model, d_model d_head -> key d_head")
+    return einsum(query, key, "query d_head, key d_head -> query key") / sqrt(W_query.shape[1])
+
+
+print("same values:", equal(scores_with_einsum(x, W_query, W_key), scores))
+
+# %% [markdown]
+# ### A module holds its parameters
+#
+# The numbers that a network learns are its *parameters*. (*Weights*, in this series, are only the numbers of an
+# attention map.) In torch, parameters live in a *module*: an object of a class that is made from `nn.Module`.
+# Its method `__init__` makes the parts, after `super().__init__()` has set up the module itself. Calling
+# the module, `module(x)`, runs its method `forward`.
+#
+# The part that we need is `nn.Linear(12, 4)`: one projection, from 12 numbers to 4. **It stores its matrix with
+# the output axis first**, 4 × 12, and multiplies by the transpose. `load_state_dict` puts our numbers into a
+# module, by name. So `W_query` goes in as `W_query.T`.
+
+# %%
+class OneHead(nn.Module):
+    def __init__(self, d_model, d_head):
+        super().__init__()
+        self.d_head = d_head
+        self.query = nn.Linear(d_model, d_head, bias=False)
+        self.key = nn.Linear(d_model, d_head, bias=False)
+
+    def forward(self, x):
+        return self.query(x) @ self.key(x).T / sqrt(self.d_head)
+
+
+module = OneHead(d_model=12, d_head=4)
+module.load_state_dict({"query.weight": W_query.T, "key.weight": W_key.T})
+print("same values:", equal(module(x), scores))
+
+# %% [markdown]
+# torch names the matrix of a projection `weight`. For us it is a parameter. Had you forgotten a `.T`, torch would have
+# refused: 12 × 4 is not 4 × 12. A square matrix would have slipped in, and given other numbers. No shape check sees
+# that, so we compare values.
+#
+# ### The gradients agree too
+#
+# *On a first reading you may skip to the exercise.* Training needs more than values. A *gradient* holds, for each
+# parameter, how fast a result grows when that parameter grows. Training computes the gradient of an error, and
+# moves every parameter a little the other way. So two programs that shall train alike must have the same
+# gradients.
+#
+# We need one number as the result: the scores times some fixed factors, added up. `requires_grad_()` tells torch
+# to keep track of a tensor, `torch.autograd.grad` asks for the gradient of the result. `backward()` does the same
+# for all parameters of a module, and leaves the answer in `.grad`.
+
+# %%
+factors = draw(8, 6, 6, high=2)
+(module(x) * factors).sum().backward()
+of_module = [module.query.weight.grad.T, module.key.weight.grad.T]
+
+for function in (scores_with_loops, scores_with_matmul, scores_with_einsum):
+    matrices = [W.clone().requires_grad_() for W in (W_query, W_key)]
+    ours = torch.autograd.grad((function(x, *matrices) * factors).sum(), matrices)
+    print(f"{function.__name__:>18}:", [equal(*pair) for pair in zip(ours, of_module, strict=True)])
+
+# %% [markdown]
+# ### Exercise 01.1: the scores of one head
+#
+# *8 minutes, easy.* Once more, on your own, for any sentence and any head. No loop is needed.
+
+# %% exercise="01.1" points=1
+def one_head(x, W_query, W_key):
+    """The scaled scores of one head.
+
+    x: length d_model. W_query: d_model d_head. W_key: d_model d_head.
+    Returns the scores, query key. In loops, starting from zeros:
+
+        query[i, f] += x[i, m] * W_query[m, f]        for every i, f and m
+        key[j, f] += x[j, m] * W_key[m, f]            for every j, f and m
+        scores[i, j] += query[i, f] * key[j, f]       for every i, j and f
+
+    and at the end every score is divided by the square root of d_head.
+    """
+    ### BEGIN SOLUTION
+    queries = einsum(x, W_query, "query d_model, d_model d_head -> query d_head")
+    keys = einsum(x, W_key, "key d_model, d_model d_head -> key d_head")
+    d_head = W_query.shape[1]
+    return einsum(queries, keys, "query d_head, key d_head -> query key") * d_head**-0.5
+    ### END SOLUTION
+
+# %% check="01.1"
+check("01.1", one_head)
+
+# %% [markdown]
+# <details><summary>Hint 1: where do I start?</summary>
+#
+# Make the queries, a table with a row for each token, and the keys in the same way. Write down the shape of each.
+# Which axis do the two share?
+#
+# </details>
+# <details><summary>Hint 2: how do I get the sizes?</summary>
+#
+# From the shapes of what you are given: <code>length, d_model = x.shape</code>. One of the three sizes is not in
+# the shape of <code>x</code>; look at the matrices.
+#
+# </details>
+# <details><summary>Hint 3: it runs, but the check says the values are wrong</summary>
+#
+# Three questions. Is row <code>i</code> of your result made from query <code>i</code>, or from key
+# <code>i</code>? Under the root, is there the number of terms that are added up for one score? Have you gone
+# further than the scores?
+#
+# </details>
+
+# %% [markdown]
+# ## From scores to weights to the result
+#
+# The softmax of chapter 00 runs along the *keys*, the last axis: one token divides its attention among all
+# tokens. So every row sums to 1.
+
+# %%
+weights = scores.softmax(dim=-1)
+weights = axes(weights, "query key", "weights")
+print_rows(words, weights)
+print("every row sums to 1:   ", equal(weights.sum(dim=1), torch.ones(6)))
+print("every column sums to 1:", equal(weights.sum(dim=0), torch.ones(6)))
+
+# %% [markdown]
+# The table is square, so a softmax along the other axis, the queries, has the right shape too. Only the sums tell:
+
+# %%
+sideways = scores.softmax(dim=0)
+print("every row sums to 1:   ", equal(sideways.sum(dim=1), torch.ones(6)))
+print("every column sums to 1:", equal(sideways.sum(dim=0), torch.ones(6)))
+
+# %%
+darkest = [words[j] for j in weights.argmax(dim=1).tolist()]
+plots.show(
+    plots.attention_map(weights, words),
+    "the attention map of one head, a row for each query. Row saw is dark at dog and grey at bird. "
+    "The darkest key, row by row: " + ", ".join(darkest) + ".",
+)
+
+# %% [markdown]
+# Then the weights mix the values, equation (3). Once in loops, once as a matrix product:
+
+# %%
+value = axes(x @ W_value, "key d_head", "value")
+
+y_with_loops = torch.zeros(6, 4)
+for i in range(6):
+    for j in range(6):
+        y_with_loops[i] += weights[i, j] * value[j]
+
+y = axes(weights @ value, "query d_head", "y")
+print("same values:", equal(y, y_with_loops))
+
+# %% [markdown]
+# This is attention with one head: three projections, one comparison, one softmax, one mixture.
+#
+# ## Why divide by the square root of d_head?
+#
+# A score is a sum of `d_head` products. The more terms, the more the scores spread. How much? Draw queries and
+# keys whose numbers are independent, with mean 0 and spread 1, and measure. *Spread* is the standard deviation:
+# the root of the mean squared distance from the mean.
+#
+# Here 1,000 queries meet six keys each. `batch` counts the queries.
+
+# %%
+def random_scores(d_head):
+    """Scores that are not scaled: 1,000 queries, six keys for each."""
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(1000, d_head, generator=generator)
+    key = torch.randn(1000, 6, d_head, generator=generator)
+    axes_random = Axes(batch=1000, key=6)
+    axes_random(query, "batch d_head", "query")
+    axes_random(key, "batch key d_head", "key")
+    return einsum(query, key, "batch d_head, batch key d_head -> batch key")
+
+
+print("d_head  root of d_head  spread of the scores  after the division")
+for d_head in (4, 16, 64, 256):
+    spread = random_scores(d_head).std().item()
+    print(f"{d_head:6} {sqrt(d_head):15.1f} {spread:21.1f} {spread / sqrt(d_head):19.1f}")
+
+# %% [markdown]
+# The spread is the root of `d_head`. There is a reason. The product of two such numbers has the *variance*, the
+# spread squared, of 1. The variances of independent terms add up. So the variance of a score is `d_head`, its
+# spread the root. Divide by the root, and the spread is 1, whatever the size of a head. Divide by `d_head`
+# itself, and large heads have scores near 0.
+#
+# ### What the softmax does with large scores
+#
+# A softmax looks at differences. A score that is 10 above the others gets nearly all the weight: `exp(10)` is
+# about 22,000. Here are six queries and keys with `d_head` = 256:
+
+# %%
+def normal(seed, *shape):
+    """Normally distributed numbers, mean 0 and spread 1. The same seed gives the same numbers."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+axes_wide = Axes(length=6, d_head=256)
+wide_query = axes_wide(normal(3, 6, 256), "query d_head", "wide_query")
+wide_key = axes_wide(normal(4, 6, 256), "key d_head", "wide_key")
+wide_scores = wide_query @ wide_key.T
+both = torch.stack([(wide_scores / sqrt(256)).softmax(dim=-1), wide_scores.softmax(dim=-1)])
+plots.show(
+    plots.attention_map(both, list("012345"), titles=["divided by 16", "not divided"]),
+    "two attention maps of the same random queries and keys, 256 numbers each. Left, divided: every row "
+    "has several grey cells. Right, not divided: every row has one black cell and five white ones.",
+)
+print("rows with a weight above 0.9:", (both.amax(dim=-1) > 0.9).sum(dim=-1).tolist(), "of 6")
+
+# %% [markdown]
+# On the right the softmax is *saturated*: one key takes all. And the
+# map stops learning, because of its gradients. In a row with the weights $w$, the weight $w_j$ moves with its own
+# score by $w_j (1 - w_j)$: this is its *slope*. With the score of another key $n$ it moves by $-w_j w_n$. Compare
+# with torch. It returns a *Jacobian*: the table of all gradients, every number of the result by every number of
+# the input.
+
+# %%
+row = wide_scores[0] / sqrt(256)
+w = row.softmax(dim=0)
+by_torch = torch.autograd.functional.jacobian(lambda row: row.softmax(dim=0), row)
+by_formula = w.diag() - w[:, None] * w  # w[j] on the diagonal, minus w[j] * w[n] everywhere
+print("same values:", equal(by_torch, by_formula))
+
+# %% [markdown]
+# If all weights are near 0 or near 1, all these products are near 0. Then no score moves any weight, and next
+# to nothing is learned about where to look. Measured on the 1,000 queries, with and without the division:
+
+# %%
+print("           mean of the largest weight        mean slope of the largest weight")
+print("d_head     divided      not divided          divided      not divided")
+for d_head in (4, 16, 64, 256):
+    raw = random_scores(d_head)
+    largest = [scores_of.softmax(dim=1).amax(dim=1) for scores_of in (raw / sqrt(d_head), raw)]
+    means = [w.mean().item() for w in largest]
+    slopes = [(w * (1 - w)).mean().item() for w in largest]
+    print(f"{d_head:6} {means[0]:11.2f} {means[1]:16.2f} {slopes[0]:16.2f} {slopes[1]:16.2f}")
+
+# %% [markdown]
+# Divided, hardly anything depends on `d_head`. Not divided, the larger `d_head`, the closer the largest weight
+# comes to 1, and its slope to 0. The division is made for the *start* of training. Training may still make sharp
+# rows, where they help.
+#
+# ## What the map depends on
+#
+# Replace "dog" by "cat". Predict: which scores move, and which weights?
+
+# %%
+other_words = "the cat saw a small bird".split()
+other_x = axes(embed(other_words), "length d_model", "other_x")
+other_scores = scores_with_matmul(other_x, W_query, W_key)
+other_weights = other_scores.softmax(dim=-1)
+
+score_change = axes((other_scores - scores).abs(), "query key", "score_change")
+weight_change = axes((other_weights - weights).abs(), "query key", "weight_change")
+changes = torch.stack([score_change, weight_change])
+changes = changes / changes.amax(dim=-1, keepdim=True)  # the largest change of each row is drawn black
+tokens = ["the", "dog/cat", *words[2:]]
+plots.show(
+    plots.attention_map(changes, tokens, titles=["scores", "weights"], label="change (1 = largest of row)"),
+    "how much each score and each weight changes when dog becomes cat, compared with the largest change "
+    "in its row. Left, the scores: a cross of row 1 and column 1, all else is white. Right, the weights: "
+    "every row has grey cells outside of column 1.",
+)
+print("scores that move: ", int((score_change > 1e-4).sum()), "of 36")
+print("weights that move:", int((weight_change > 1e-4).sum()), "of 36")
+
+# %% [markdown]
+# - **Row 1** moves, because the query of token 1 is a new one.
+# - **Column 1** moves, because its key is a new one: the other five compare themselves with it.
+# - In the **weights** all rows move, everywhere. A row shares out a total of 1. If one key gets more, all others
+#   get less.
+#
+# Now all tokens, not only one. In the Jacobian of the scores every score (query, key) meets every input number
+# (length, d_model). Score $(i, j)$ should depend on the tokens $i$ and $j$, and on no third one.
+
+# %%
+jacobian = torch.autograd.functional.jacobian(lambda x: scores_with_matmul(x, W_query, W_key), x)
+jacobian = axes(jacobian, "query key length d_model", "jacobian")
+
+
+def tokens_behind(block):
+    """The tokens n where block, "length d_model", holds a gradient that is not 0."""
+    return {n for n in range(6) if block[n].abs().max() > 0}
+
+
+pairs = [(i, j) for i in range(6) for j in range(6)]
+print("score (2, 5) depends on the tokens", tokens_behind(jacobian[2, 5]))
+alone = all(tokens_behind(jacobian[i, j]) == {i, j} for i, j in pairs)
+print("all scores depend on their pair alone:", alone)
+
+# %%
+def weights_with_matmul(x):
+    return scores_with_matmul(x, W_query, W_key).softmax(dim=-1)
+
+
+jacobian_weights = torch.autograd.functional.jacobian(weights_with_matmul, x)
+jacobian_weights = axes(jacobian_weights, "query key length d_model", "jacobian_weights")
+print("weight (2, 5) depends on the tokens", tokens_behind(jacobian_weights[2, 5]))
+everything = all(tokens_behind(jacobian_weights[i, j]) == set(range(6)) for i, j in pairs)
+print("all weights depend on all tokens:", everything)
+
+# %% [markdown]
+# The paper says it in Table 1: the dot product is conditioned on all tokens $X_j$, it *interacts*, and it is
+# *local*, that is, made anew for every sentence. Keep this in mind: later chapters take it away, piece by piece.
+#
+# ## Heads: several maps side by side
+#
+# One map is one way to look. "saw" wants to know who sees and who is seen, but one row of weights has only one
+# sum to share out, and its result mixes "dog" and "bird" into one row of values. So a layer has several *heads*. Each
+# has its own projections to `d_head` numbers and its own map. `d_model = head * d_head`: here 12 = 3 · 4.
+#
+# The matrices of the three heads are kept side by side in one matrix, 12 × 12. Head $h$ owns the columns $4h$ to
+# $4h + 3$. Head 0 is the one that you know already.
+
+# %%
+axes_heads = Axes(batch=2, head=3, length=6, d_model=12)  # so d_head = 4
+WQ, WK, WV = (draw(seed, 12, 12, high=0.5) for seed in (23831, 23832, 7))
+WQ = axes_heads(WQ, "d_model (head d_head)", "WQ")
+WK = axes_heads(WK, "d_model (head d_head)", "WK")
+WV = axes_heads(WV, "d_model (head d_head)", "WV")
+
+maps = []
+for h in range(3):
+    own = slice(4 * h, 4 * h + 4)
+    maps.append(scores_with_matmul(x, WQ[:, own], WK[:, own]).softmax(dim=-1))
+maps = axes_heads(torch.stack(maps), "head query key", "maps")
+print("head 0 is the map from above:", equal(maps[0], weights))
+
+# %%
+looks_at = [words[j] for j in maps[:, 2].argmax(dim=-1).tolist()]
+plots.show(
+    plots.attention_map(maps, words),
+    "the attention maps of three heads, side by side. They differ in every row. Row saw is darkest at "
+    + ", ".join(f"{word} in head {h}" for h, word in enumerate(looks_at))
+    + ".",
+)
+
+# %% [markdown]
+# Head 0 of "saw" looks mostly at "dog", head 1 at "bird". In a trained model such a division of labour is
+# learned; here it is luck.
+#
+# ### All heads, and all sentences, at once
+#
+# Code has no loop over heads. One big product makes the queries of all heads; then `head` becomes an axis of its
+# own, in front of `length`, by the `rearrange` of chapter 00. Two sentences stand side by side in a batch.
+
+# %%
+two_sentences = axes_heads(torch.stack([x, other_x]), "batch length d_model", "two_sentences")
+
+
+def split(features):
+    return rearrange(features, "batch length (head d_head) -> batch head length d_head", head=3)
+
+
+queries = axes_heads(split(two_sentences @ WQ), "batch head query d_head", "queries")
+keys = axes_heads(split(two_sentences @ WK), "batch head key d_head", "keys")
+values = axes_heads(split(two_sentences @ WV), "batch head key d_head", "values")
+pattern = "batch head query d_head, batch head key d_head -> batch head query key"
+all_scores = einsum(queries, keys, pattern)
+all_weights = axes_heads((all_scores / sqrt(4)).softmax(dim=-1), "batch head query key", "all_weights")
+print("same maps as the loop:", equal(all_weights[0], maps))
+
+# %% [markdown]
+# The root is that of `d_head`, 4, because each score is a sum of 4 products. It is not that of `d_model`, 12.
+#
+# And `reshape` in place of `rearrange`? Same shape, wrong tokens, as chapter 00 warned:
+
+# %%
+trap = (two_sentences @ WQ).reshape(2, 3, 6, 4)
+print("same shape: ", trap.shape == queries.shape)
+print("same values:", equal(trap, queries))
+
+# %% [markdown]
+# Each head mixes its own values. The results of the heads are put side by side again: 3 times 4 numbers, 12 for
+# each token, as at the start. So the next layer can take them in.
+
+# %%
+mixed = all_weights @ values  # @ leaves the axes in front, batch and head, as they are
+merged = rearrange(mixed, "batch head query d_head -> batch query (head d_head)")
+merged = axes_heads(merged, "batch length d_model", "merged")
+print("columns 0 to 3 are the y of head 0:", equal(merged[0, :, :4], y))
+
+# %% [markdown]
+# A last projection, from 12 numbers to 12, then lets the heads exchange what they found: the *output
+# projection*. Equation (3) ends before it, but transformers have it, whatever S they use. You meet it at the end.
+#
+# ### Exercise 01.2: the maps of all heads
+#
+# *12 minutes, medium.* Queries and keys come with their heads still side by side. Return the attention maps.
+
+# %% exercise="01.2" points=2
+def head_maps(query, key, head):
+    """The attention map of every head for every sentence.
+
+    query: batch length (head d_head). key: batch length (head d_head). head: the number of heads.
+    Returns the weights, batch head query key; every row, along key, sums to 1. For sentence b and head h:
+
+        own = slice(h * d_head, (h + 1) * d_head)
+        scores = query[b, :, own] @ key[b, :, own].T / sqrt(d_head)
+        weights[b, h] = scores.softmax(dim=-1)
+    """
+    ### BEGIN SOLUTION
+    query = rearrange(query, "batch query (head d_head) -> batch head query d_head", head=head)
+    key = rearrange(key, "batch key (head d_head) -> batch head key d_head", head=head)
+    products = einsum(query, key, "batch head query d_head, batch head key d_head -> batch head query key")
+    return (products / sqrt(query.shape[-1])).softmax(dim=-1)
+    ### END SOLUTION
+
+# %% check="01.2"
+check("01.2", head_maps)
+
+# %% [markdown]
+# <details><summary>Hint 1: where do I start?</summary>
+#
+# Split queries and keys, so that each head has its own table of tokens. Then one <code>einsum</code> compares
+# them, in all sentences and heads.
+#
+# </details>
+# <details><summary>Hint 2: I want to write the loops</summary>
+#
+# Start with <code>batch, length, d_model = query.shape</code>, work out <code>d_head</code>, and make the result
+# with <code>torch.zeros(batch, head, length, length)</code>. The three lines of the docstring stand inside two
+# loops.
+#
+# </details>
+# <details><summary>Hint 3: the shape is right, the values are not</summary>
+#
+# Print the sums over the last axis of your result: are they 1? If yes, look at the split: which of your heads
+# gets which numbers of which token? Then look at the number under the root.
+#
+# </details>
+
+# %% [markdown]
+# ## Masks: where a token may not look
+#
+# So far every token looks at every token. Two reasons forbid that.
+#
+# - **Order of writing.** A language model learns to predict the next word. A token that could look at the next
+#   word would simply copy it. So no token may look at later ones. This mask is called *causal*.
+# - **Padding.** Sentences of different lengths share one tensor. The short ones are filled up with filler tokens,
+#   here "-", until all have the same length. Nobody should look at a filler.
+#
+# A mask is a table of True (may be attended) and False. The library makes both kinds. The causal mask
+# has the axes batch and head too, of size 1; `[0, 0]` takes them off.
+
+# %%
+print(masks.causal(6)[0, 0].int())
+
+# %% [markdown]
+# The mask acts on the **scores**, before the softmax: a forbidden score becomes minus infinity, its weight 0, and
+# the others still sum to 1. Setting weights to 0 *after* the softmax is too late: what the forbidden keys took is
+# missing.
+
+# %%
+allowed = axes(masks.causal(6)[0, 0], "query key", "allowed")
+before = axes(scores.masked_fill(~allowed, float("-inf")).softmax(dim=-1), "query key", "before")
+after = axes(scores.softmax(dim=-1) * allowed, "query key", "after")
+print("sums of the rows, masked before:", [f"{total:.2f}" for total in before.sum(dim=1).tolist()])
+print("sums of the rows, masked after: ", [f"{total:.2f}" for total in after.sum(dim=1).tolist()])
+
+# %% [markdown]
+# Padding depends on the sentence, so its mask has a batch axis: "batch 1 1 key". The axes of size 1 are stretched:
+# the mask holds for all heads and all queries. `&` combines two masks: allowed by both.
+
+# %%
+padded_words = [words, "a bird saw - - -".split()]
+padded = torch.stack([embed(sentence) for sentence in padded_words])
+padded = axes_heads(padded, "batch length d_model", "padded")
+real = axes_heads(masks.padding([6, 3], length=6), "batch 1 1 key", "real")
+
+
+def weights_of(x, allowed):
+    """The maps of our three heads, masked."""
+    scores = einsum(split(x @ WQ), split(x @ WK), pattern)
+    return (scores / sqrt(4)).masked_fill(~allowed, float("-inf")).softmax(dim=-1)
+
+
+padded_weights = weights_of(padded, real)
+causal_weights = weights_of(padded, real & masks.causal(6))
+padded_weights = axes_heads(padded_weights, "batch head query key", "padded_weights")
+causal_weights = axes_heads(causal_weights, "batch head query key", "causal_weights")
+of_sentence_1 = torch.stack([padded_weights[1, 0], causal_weights[1, 0]])
+plots.show(
+    plots.attention_map(of_sentence_1, padded_words[1], titles=["padding", "and causal"]),
+    "two maps of 'a bird saw' and three fillers, head 0. Left, padding masked: the three columns of the "
+    "fillers are white. Right, causal too: all above the diagonal is white as well.",
+)
+
+# %% [markdown]
+# The fillers are queries, too: their rows have weights. That does no harm, nobody reads their results. What
+# counts is that no real token depends on a filler. Put another word in their place:
+
+# %%
+other_filler = torch.stack([x, embed("a bird saw cat cat cat".split())])
+other_filler = axes_heads(other_filler, "batch length d_model", "other_filler")
+result = weights_of(padded, real) @ split(padded @ WV)
+other_result = weights_of(other_filler, real) @ split(other_filler @ WV)
+print("results of the real tokens are the same:", equal(result[1, :, :3], other_result[1, :, :3]))
+
+# %% [markdown]
+# ### A row that may look nowhere
+#
+# Some programs put the fillers on the *left*, so that all sentences end at the same place. Take a causal mask on
+# top. Token 0 may look at itself only, and it is a filler. It may look nowhere. Let us read our scores as those of
+# three fillers and three words. A softmax over nothing but minus infinity is 0 divided by 0: NaN, "not a number".
+
+# %%
+left_real = masks.padding([3], length=6, side="left")[0, 0]  # 3 fillers, then 3 words
+nowhere = axes(allowed & left_real, "query key", "nowhere")
+naive = axes(scores.masked_fill(~nowhere, float("-inf")).softmax(dim=-1), "query key", "naive")
+print("rows with NaN:", naive.isnan().any(dim=1).tolist())
+
+# %% [markdown]
+# These rows belong to fillers. Can you ignore them? No. Mix values with this map, and again in the next layer.
+# The fillers have the weight 0 there, but 0 times NaN is NaN:
+
+# %%
+once = naive @ value
+twice = naive @ once
+print("rows with NaN, once: ", once.isnan().any(dim=1).tolist())
+print("rows with NaN, twice:", twice.isnan().any(dim=1).tolist())
+
+# %% [markdown]
+# Everything is gone. What should such a row be? Not uniform either: equal weights would look exactly where it is
+# forbidden. A token that may look nowhere takes nothing: a row of zeros. This is what the library returns:
+
+# %%
+safe = axes(masks.masked_softmax(scores, nowhere), "query key", "safe")
+print("rows all zero:     ", (safe == 0).all(dim=1).tolist())
+print("other rows the same:", equal(safe[3:], naive[3:]))
+
+# %% [markdown]
+# ### Exercise 01.3: masked softmax
+#
+# *15 minutes, medium.* Turn scores into weights under a mask, for all sentences and heads. Some rows may look
+# nowhere; they are zeros.
+
+# %% exercise="01.3" points=2
+def masked_weights(scores, allowed):
+    """Softmax along the keys that are allowed.
+
+    scores: batch head query key.
+    allowed: bool, batch 1 query key, True = may be attended, for all heads alike.
+    Returns the weights, batch head query key. Forbidden keys have the weight 0. A row sums to 1, but a
+    row in which no key is allowed is all zeros. For sentence b, head h and query i:
+
+        allowed_keys = [j for j in range(length) if allowed[b, 0, i, j]]
+        total = sum of exp(scores[b, h, i, j]) over the allowed_keys
+        weights[b, h, i, j] = exp(scores[b, h, i, j]) / total      for the allowed_keys, else 0
+    """
+    ### BEGIN SOLUTION
+    filled = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
+    return filled.softmax(dim=-1) * allowed
+    ### END SOLUTION
+
+# %% check="01.3"
+check("01.3", masked_weights)
+
+# %% [markdown]
+# <details><summary>Hint 1: where do I start?</summary>
+#
+# Write the version with minus infinity first, and ask the check. What it says next is the second half of the
+# exercise.
+#
+# </details>
+# <details><summary>Hint 2: the rows that may look nowhere</summary>
+#
+# Two ways. Either find these rows (<code>allowed.any(dim=-1, keepdim=True)</code> is True where a row may look
+# somewhere), or fill in a number that is very low, but finite, so that no NaN appears. In both, something is left
+# to set to 0.
+#
+# </details>
+# <details><summary>Hint 3: I want to write the loops</summary>
+#
+# Start with <code>batch, head, length, _ = scores.shape</code>, and <code>torch.zeros_like(scores)</code>. A row
+# with nothing open stays as it is.
+#
+# </details>
+
+# %% [markdown]
+# ## What it costs
+#
+# ### Parameters
+#
+# Table 1 of the paper gives the dot product $2d^2$ parameters, with $d$ for `d_model`: two projections $d \to d$,
+# for queries and for keys. (Values and output come on top, for every S alike.) Do not believe it, count. The
+# library's `DotProduct` is our score with all its heads. `numel` is the number of numbers in a tensor.
+
+# %%
+def parameters(module):
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+for d_model, head, max_length in [(12, 3, 6), (12, 4, 6), (12, 3, 100), (512, 8, 256)]:
+    counted = parameters(DotProduct(d_model, head, max_length, bias=False))
+    print(f"d {d_model:3}, heads {head}, l {max_length:3}: counted {counted:7,}, formula {2 * d_model**2:7,}")
+
+# %% [markdown]
+# The number of heads makes no difference: more heads are smaller ones. The length makes none either, although the
+# library asks for the longest one, `max_length`, as it does for every S: other kinds need it.
+#
+# ### Multiply-adds
+#
+# Parameters tell how much is stored. How much is computed? Take a product of two matrices, one with 6 rows and 12
+# columns, one with 12 rows and 4 columns. Each of the $6 \cdot 4$ numbers of the result is a sum of 12 products.
+# One product and its addition are called a *multiply-add*; there are $6 \cdot 12 \cdot 4$ of them. So the rule is:
+# **multiply the three sizes.** Here are all products of the scores, for one sentence of length $l$:
+#
+# | product | first factor | second factor | multiply-adds |
+# |---|---|---|---|
+# | queries | $l \times d$ | $d \times d$ | $l\,d^2$ |
+# | keys | $l \times d$ | $d \times d$ | $l\,d^2$ |
+# | comparison, one head | $l \times d_\text{head}$ | $d_\text{head} \times l$ | $l^2\,d_\text{head}$ |
+# | comparison, all heads | | | $l^2\,d$ |
+#
+# Together $2\,l\,d^2 + l^2\,d$. Softmax, division and biases are not in this count. torch has a counter of its
+# own. A *flop* is one operation on numbers, so it counts a
+# multiplication and an addition as two:
+
+# %%
+from torch.utils.flop_counter import FlopCounterMode
+
+
+def multiply_adds(module, x):
+    with FlopCounterMode(display=False) as counter:
+        module(x)
+    return counter.get_total_flops() // 2
+
+
+def formula(batch, length, d_model):
+    return batch * (2 * length * d_model**2 + length**2 * d_model)
+
+
+for batch, length, d_model, head in [(1, 6, 12, 3), (2, 6, 12, 3), (2, 6, 12, 4), (2, 50, 64, 8)]:
+    counted = multiply_adds(DotProduct(d_model, head, max_length=50), torch.randn(batch, length, d_model))
+    print(f"batch {batch}, l {length:2}, d {d_model:2}, heads {head}: counted {counted:9,}, formula",
+          f"{formula(batch, length, d_model):9,}")
+
+# %% [markdown]
+# ### Is it "O(d³)"?
+#
+# You may read on a slide that the dot product costs $O(d^3)$: double $d$, and the work grows eightfold. Ask the
+# counter, instead of the slide. First the comparison alone, then the projections, each with one size doubled:
+
+# %%
+def counted_parts(length, d_model):
+    """The multiply-adds of the comparison and of the two projections, counted."""
+    x = torch.randn(1, length, d_model)
+    score = DotProduct(d_model, head=1, max_length=length, bias=False)
+    projections = multiply_adds(score.query, x) + multiply_adds(score.key, x)
+    return multiply_adds(score, x) - projections, projections
+
+
+comparison, projections = counted_parts(length=20, d_model=32)
+for what, length, d_model in [("d doubled", 20, 64), ("l doubled", 40, 32)]:
+    grown = counted_parts(length, d_model)
+    factors_grown = [grown[0] / comparison, grown[1] / projections]
+    print(f"{what}: comparison {factors_grown[0]:.0f} times, projections {factors_grown[1]:.0f} times")
+
+# %% [markdown]
+# The comparison, $l^2 d$, grows with $d$ itself. The projections, $l\,d^2$, grow with its square. Nothing grows
+# with $d^3$: no product has three factors $d$. What does hurt is the *length*: the comparison grows with its
+# square. For short sentences the projections are the larger part, for long ones the comparison. They are equal
+# where $2\,l\,d^2 = l^2 d$:
+
+# %%
+d_model = 32
+for length in (16, 32, 64, 128, 256):
+    comparison, projections = counted_parts(length, d_model)
+    print(f"d {d_model}, l {length:3}: projections {projections:9,}, comparison {comparison:9,}")
+
+# %% [markdown]
+# At $l = 2d$: the counter agrees. Predict: does the rest of the layer move this point? The next exercise tells.
+#
+# ### Exercise 01.4: the work of the whole layer
+#
+# *10 minutes, medium.* A layer has more than the scores: the values, the mixture of equation (3), and the output
+# projection $d \to d$. Count all of it, in two parts: what grows with the length, and what with its square.
+
+# %% exercise="01.4" points=2
+def layer_work(batch, length, d_model, head):
+    """The multiply-adds of Attention(d_model, head, max_length, score="dot_product").
+
+    One forward pass over x: batch length d_model. Softmax, division and biases are not counted.
+    Returns two whole numbers, (projections, pairs):
+    projections: all products of tokens with a matrix of parameters;
+    pairs: all products that work on pairs of a query and a key.
+    """
+    ### BEGIN SOLUTION
+    projections = 4 * length * d_model * d_model
+    pairs = 2 * length * length * d_model
+    return batch * projections, batch * pairs
+    ### END SOLUTION
+
+# %% check="01.4"
+check("01.4", layer_work)
+
+# %% [markdown]
+# <details><summary>Hint 1: where do I start?</summary>
+#
+# Make a list of all products of the layer, with the three sizes of each, as in the table above. Walk
+# through the layer from <code>x</code> to <code>y</code>, up to the last projection.
+#
+# </details>
+# <details><summary>Hint 2: the mixture</summary>
+#
+# In each head the map, query × key, meets the values, key × <code>d_head</code>. Multiply the three sizes, then
+# add up the heads.
+#
+# </details>
+# <details><summary>Hint 3: check yourself before you ask the check</summary>
+#
+# Derive it first, then add your two numbers and compare the sum with
+# <code>multiply_adds(Attention(12, 3, 8, score="dot_product"), torch.randn(2, 6, 12))</code>.
+#
+# </details>
+
+# %% [markdown]
+# ## Where it breaks: it does not know the order
+#
+# Exchange "dog" and "bird". Now another one sees. What does "saw" take home?
+
+# %%
+swapped_words = "the bird saw a small dog".split()
+swapped_x = axes(embed(swapped_words), "length d_model", "swapped_x")
+swapped_y = scores_with_matmul(swapped_x, W_query, W_key).softmax(dim=-1) @ (swapped_x @ W_value)
+swapped_y = axes(swapped_y, "query d_head", "swapped_y")
+print("the result of 'saw' is the same:", equal(y[2], swapped_y[2]))
+
+# %% [markdown]
+# The same. "saw" looks at "dog" with the same weight, because the score knows the two words and nothing of their
+# places. Who saw whom is lost.
+#
+# It holds for every order and every token. Shuffle the tokens, and the map is shuffled the same way, rows and
+# columns; each result follows its token. The word for this is *equivariant*.
+
+# %%
+order = torch.tensor([2, 0, 5, 1, 4, 3])
+shuffled_weights = scores_with_matmul(x[order], W_query, W_key).softmax(dim=-1)
+shuffled_y = shuffled_weights @ (x[order] @ W_value)
+print([words[i] for i in order.tolist()])
+print("rows and columns move:", equal(shuffled_weights, weights[order][:, order]))
+print("results follow:       ", equal(shuffled_y, y[order]))
+
+# %% [markdown]
+# `x[order]` takes the rows of `x` in the order of the list; `[:, order]` does it with columns.
+#
+# So **the order must come from somewhere else**. The usual way: a second embedding, one row for each *place*, is
+# added to the tokens before the first layer. Then "dog at place 1" and "dog at place 5" are different tokens:
+
+# %%
+positions = axes(draw(9, 6, 12, high=1), "length d_model", "positions")
+
+
+def result_of_saw(words):
+    with_places = embed(words) + positions
+    weights = scores_with_matmul(with_places, W_query, W_key).softmax(dim=-1)
+    return (weights @ (with_places @ W_value))[2]
+
+
+print("the result of 'saw' is the same:", equal(result_of_saw(words), result_of_saw(swapped_words)))
+
+# %% [markdown]
+# A causal mask brings in some order, too: in one layer, a token sees who stands before it, though not in which
+# order.
+#
+# ### Exercise 01.5: does the output follow the tokens?
+#
+# *15 minutes, hard.* Write the test for any layer. The check gives it layers of many kinds: some follow their
+# tokens in every order, some in a few orders only. One shuffle is an example, not a proof: think about which
+# orders you have to try.
+
+# %% exercise="01.5" points=3
+def follows_tokens(layer, x):
+    """Do the results of a layer follow their tokens, in whatever order these come?
+
+    layer: a function from length d_model to length d_model. x: length d_model, at most 6 tokens.
+    Returns True if, for every order of the tokens, the layer turns the shuffled tokens into its results,
+    shuffled alike; else False. Differences below 0.00001 are rounding.
+    """
+    ### BEGIN SOLUTION
+    result = layer(x)
+    for order in permutations(range(len(x))):
+        order = list(order)
+        if not torch.allclose(layer(x[order]), result[order], rtol=0, atol=1e-5):
+            return False
+    return True
+    ### END SOLUTION
+
+# %% check="01.5"
+check("01.5", follows_tokens)
+
+# %% [markdown]
+# <details><summary>Hint 1: where do I start?</summary>
+#
+# Call the layer twice: once with <code>x</code>, once with <code>x[order]</code>. Which rows of the two results
+# should be the same?
+#
+# </details>
+# <details><summary>Hint 2: which orders?</summary>
+#
+# <code>itertools.permutations(range(len(x)))</code> gives all of them; <code>x[list(order)]</code> takes the rows.
+# Six tokens have 720 orders, which is not many. A layer may follow in some of them: turned round, for instance, or
+# moved in a circle. It passes only if it follows in all.
+#
+# </details>
+# <details><summary>Hint 3: the check says the result is a Tensor</summary>
+#
+# A comparison of tensors gives a tensor, <code>tensor(True)</code>. <code>bool(...)</code> makes it a plain
+# <code>True</code>. <code>torch.allclose</code> gives one at once.
+#
+# </details>
+
+# %% [markdown]
+# ## The same as the library's layer
+#
+# Everything in one class: heads, masks, values, output projection, and now the biases: `nn.Linear` adds a learned
+# number to each column, unless you say `bias=False`.
+
+# %%
+class DotProductAttention(nn.Module):
+    def __init__(self, d_model, head):
+        super().__init__()
+        self.head = head
+        self.query = nn.Linear(d_model, d_model)
+        self.key = nn.Linear(d_model, d_model)
+        self.value = nn.Linear(d_model, d_model)
+        self.output = nn.Linear(d_model, d_model)
+
+    def split(self, x):
+        pattern = "batch length (head d_head) -> batch head length d_head"
+        return [rearrange(part(x), pattern, head=self.head) for part in (self.query, self.key, self.value)]
+
+    def merge(self, mixed):
+        return rearrange(mixed, "batch head query d_head -> batch query (head d_head)")
+
+    def forward(self, x, allowed):
+        query, key, value = self.split(x)
+        pattern = "batch head query d_head, batch head key d_head -> batch head query key"
+        scores = einsum(query, key, pattern) / sqrt(query.shape[-1])
+        weights = masks.masked_softmax(scores, allowed)
+        return self.output(self.merge(weights @ value)), weights  # equation (3), then the output projection
+
+# %% [markdown]
+# Predict the two shapes that come back. Then run it, on the two sentences with their padding and causal mask.
+
+# %%
+_ = torch.manual_seed(0)
+ours = DotProductAttention(d_model=12, head=3)
+mask = real & masks.causal(6)
+our_y, our_weights = ours(padded, mask)
+our_y = axes_heads(our_y, "batch length d_model", "our_y")
+our_weights = axes_heads(our_weights, "batch head query key", "our_weights")
+
+# %% [markdown]
+# Now the library's layer, with the same parameters. Its class `Attention` knows nothing of dot products: the scores
+# are a part that it holds, `score`. Exchanging that part is how the next chapters work. `state_dict()` gives all
+# parameters of a module by name. Ours is called `query.weight`, the library's `score.query.weight`.
+
+# %%
+library = Attention(d_model=12, head=3, max_length=8, score="dot_product", causal=True)
+names = {  # ours -> the library's
+    name: "score." + name if name.startswith(("query", "key")) else name for name in ours.state_dict()
+}
+library.load_state_dict({names[name]: parameter for name, parameter in ours.state_dict().items()})
+library_y, library_weights = library(padded, mask=real)
+print("same maps:   ", equal(library_weights, our_weights))
+print("same outputs:", equal(library_y, our_y))
+
+# %%
+factors_y = draw(10, 2, 6, 12, high=2)
+of_ours = torch.autograd.grad((ours(padded, mask)[0] * factors_y).sum(), list(ours.parameters()))
+of_library = torch.autograd.grad(
+    (library(padded, mask=real)[0] * factors_y).sum(),
+    [library.get_parameter(names[name]) for name, _ in ours.named_parameters()],
+)
+for (name, _), one, other in zip(ours.named_parameters(), of_ours, of_library, strict=True):
+    print(f"same gradient of {name:13}", equal(one, other))
+
+# %% [markdown]
+# One of the eight does nothing, the bias of the keys. It adds to every score of row $i$ the same number, query
+# $i$ times the bias. A softmax looks at differences only, so no weight moves. Its gradient is 0:
+
+# %%
+print("parameters with the gradient 0:", [
+    name for (name, _), gradient in zip(ours.named_parameters(), of_ours, strict=True)
+    if gradient.abs().max() < 1e-4
+])
+
+# %% [markdown]
+# torch has a function for the same thing, which on many machines never stores the whole map:
+# `nn.functional.scaled_dot_product_attention`. It wants queries, keys and values with their heads split, and a mask
+# with the same meaning, True = may be attended.
+
+# %%
+by_torch = nn.functional.scaled_dot_product_attention(*ours.split(padded), attn_mask=mask)
+print("same as torch:", equal(ours.output(ours.merge(by_torch)), our_y))
+
+# %% [markdown]
+# What you built is the library's layer, and torch's.
+#
+# ## Is the comparison needed at all?
+#
+# Look back at what the dot product pays for. Two of the four projections, $2d^2$ parameters, and a product that
+# grows with the square of the length, all of it so that every token can compare itself with every other. Does it
+# have to? A token could decide alone where to look. All sentences could even share one map. The paper calls every
+# such way to make scores a *synthesizer*, and asks how far one gets without the comparison. This question is what
+# the series is about.
+#
+# ## Three sentences to keep
+#
+# 1. Dot-product attention compares every query with every key, $Q K^\top / \sqrt{d_\text{head}}$; through the
+#    softmax every weight depends on all tokens.
+# 2. It knows words, not places: results follow their tokens, and the order must be added.
+# 3. It costs $2d^2$ parameters, $2\,l\,d^2$ multiply-adds for the projections and $l^2 d$ for the comparison, and
+#    nothing with $d^3$.
+#
+# **Next:** [chapter 02, Dense](02_dense.ipynb). Each token writes its row of scores alone, and looks at no other
+# token.
