@@ -295,11 +295,16 @@ for name in SCORES:
 # | chapter | what you will be able to do | |
 # |---|---|---|
 # | 00 | read and run the series | you are here |
+# | [01 · Dot product](01_dot_product.ipynb) | build the usual attention: heads, masks, cost | ready |
 # | [02 · Dense](02_dense.ipynb) | build the dense synthesizer, from loop to layer; see its limit | ready |
+# | [03 · Random](03_random.ipynb) | build one map for all sentences; make it learn | ready |
+# | [04 · Factorized Dense](04_factorized_dense.ipynb) | make a long row from two short lists | ready |
+# | [05 · Factorized Random](05_factorized_random.ipynb) | make a table from two thin ones; use its rank | ready |
+# | [06 · Mixtures](06_mixtures.ipynb) | mix scores; compute the paper's table of all of them | ready |
+# | 07 to 12 | whole models, tasks, speed, and reading other people's code | planned |
 # | [13 · Train](13_train_on_gpu.ipynb) | train language models that differ in S; compare them | ready |
-# | 01 and 03 to 12 | the other synthesizers, masks, cost, and reading other people's code | planned |
 #
-# Go from here to 02, then 13.
+# The numbers are the reading order. 13 needs no more than 00, 02 and 03.
 
 # %% [markdown]
 # ## einops in ten minutes
@@ -666,4 +671,4 @@ Markdown("\n".join(["| axis | meaning |", "|---|---|", *rows]))
 # - A synthesizer is a choice of S: it says what the scores may look at.
 # - A right shape is not a right result: name the axes, check them, then check values.
 #
-# **Next:** [chapter 02](02_dense.ipynb) builds the dense synthesizer, whose scores look at one token alone.
+# **Next:** [chapter 01](01_dot_product.ipynb) builds the attention that everything else is compared with.

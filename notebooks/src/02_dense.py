@@ -4,8 +4,8 @@
 # **You build attention that compares nothing: each token alone decides where it looks. Then you show, by
 # running it, what this can do and what it cannot.**
 #
-# - **Before you start:** Python, what a matrix product is, and [chapter 00](00_start_here.ipynb). Words such as
-#   module, gradient and training get a sentence where they first appear.
+# - **Before you start:** [chapter 00](00_start_here.ipynb). [Chapter 01](01_dot_product.ipynb) builds the usual
+#   attention at length; if you come without it, words such as module and gradient get a sentence here too.
 # - **Time:** about 90 minutes, 60 of them for the five exercises.
 # - **Level:** medium.
 #
@@ -32,7 +32,7 @@ _ = torch.manual_seed(0)
 # which you meet below. The weights stand in a table, the *attention map*: row *i* belongs to the token that
 # attends (the *query*), column *j* to the token that is attended to (the *key*).
 #
-# In the usual attention, the *dot product* (chapter 01, planned), each entry of that table comes from
+# In the usual attention, the *dot product* of [chapter 01](01_dot_product.ipynb), each entry comes from
 # comparing two tokens. Every token is multiplied by two learned matrices, $d \to d$; such a product is called
 # a *projection*. The results are $Q$ and $K$. The score of the pair (*i*, *j*) is the dot product of row *i*
 # of $Q$ and row *j* of $K$, so all scores together are $Q K^T$.
@@ -1055,5 +1055,4 @@ for name, parameter in ours.named_parameters():
 #    and a late cut all fit; numbers, row sums, Jacobians and counts tell.
 #
 # **Where it is going next.** Dense still reads one token. What if the scores read *nothing*, and one learned table
-# serves every sentence? That is Random, chapter 03 (planned). Ready to open:
-# [chapter 13](13_train_on_gpu.ipynb) trains models that differ in S, and compares them.
+# serves every sentence? That is Random, [chapter 03](03_random.ipynb).

@@ -4,8 +4,8 @@
 # **You build the table of Random as a product of two thin tables, see what the product can and cannot hold,
 # and find out why two columns are enough for "look at the word before".**
 #
-# - **Before you start:** [chapter 00](00_start_here.ipynb) and [chapter 02](02_dense.ipynb). Chapter 03 has
-#   Random, one learned table of scores for every sentence; this chapter repeats in a line what it needs.
+# - **Before you start:** chapters [00](00_start_here.ipynb), [02](02_dense.ipynb) and [03](03_random.ipynb). What
+#   this chapter needs of Random, one learned table of scores for every sentence, it repeats in a line.
 # - **Time:** about 90 minutes, 45 of them for the four exercises.
 # - **Level:** medium.
 #
