@@ -42,13 +42,15 @@ class Settings:
     """
 
     steps: int = _setting(1000, "updates of the parameters")
-    batch: int = _setting(32, "sequences in each step")
+    batch: int = _setting(32, "windows (pieces of text) in each step")
     warmup: int = _setting(100, "steps in which the learning rate rises; then it falls, a cosine, to a tenth")
-    learning_rate: float = _setting(1e-3, "the highest learning rate, for all parameters but R")
-    r_learning_rate_factor: float = _setting(10.0, "R, or R1 and R2, learn this many times faster")
-    weight_decay: float = _setting(0.1, "AdamW's decay of matrices; biases, norms, embeddings, R have none")
+    learning_rate: float = _setting(1e-3, "the highest learning rate, for all but the tables of the next option")
+    r_learning_rate_factor: float = _setting(
+        10.0, "the learned tables of random and factorized_random learn this many times faster"
+    )
+    weight_decay: float = _setting(0.1, "AdamW's decay of matrices; biases, norms, embeddings, those tables have none")
     clip: float = _setting(1.0, "a gradient whose norm, over all parameters, is larger is scaled down to it")
-    evaluate_every: int = _setting(100, "steps between evaluations, each with a checkpoint")
+    evaluate_every: int = _setting(100, "steps between evaluations, each with a checkpoint: the state to go on from")
     precision: str = _setting("auto", "auto, float32 or bfloat16; auto: bfloat16 where CUDA has it")
     seed: int = _setting(0, "of the start of the model, the order of the data, and dropout")
 
@@ -60,7 +62,9 @@ class Settings:
             if getattr(self, name) == 0 and name not in ("warmup", "weight_decay"):
                 raise ValueError(f"{name} is 0, but must be above 0")
         if self.warmup > self.steps:
-            raise ValueError(f"warmup must be at most steps = {self.steps}, not {self.warmup}")
+            raise ValueError(
+                f"warmup must be at most steps = {self.steps}, not {self.warmup}: set warmup (--warmup)"
+            )
         if self.precision not in ("auto", "float32", "bfloat16"):
             raise ValueError(f"precision must be auto, float32 or bfloat16, not {self.precision!r}")
 
@@ -287,7 +291,10 @@ def _load_checkpoint(folder, run, model, optimizer, generator):
         for name in sorted(saved.keys() | run[kind].keys()):
             if saved.get(name) != run[kind].get(name):
                 now = run[kind].get(name)
-                raise ValueError(f"{path} was made with {name} = {saved.get(name)!r}, this run has {now!r}")
+                raise ValueError(
+                    f"{path} was made with {name} = {saved.get(name)!r}, this run has {now!r}: "
+                    "give the same options as before"
+                )
     model.load_state_dict(whole["model"])
     optimizer.load_state_dict(whole["optimizer"])
     torch.set_rng_state(whole["random"]["torch"])
@@ -340,11 +347,11 @@ def train_language_model(sizes, settings, tokenizer, splits, *, windows=64, **op
     return model, train(model, draw, evaluation, settings, what=what, **options)
 
 
-HELP = """Train a language model on Shakespeare. Its attention weights come from the S that you choose.
+HELP = """Train a language model on Shakespeare. You choose how its attention scores are made (--score).
 
 The loss is the mean cross-entropy of the next token, in nats per token, on fixed windows of two plays that
-the model never trains on. Ctrl-C finishes the running step and keeps a checkpoint; --resume goes on from
-there."""
+the model never trains on. Ctrl-C finishes the running step and keeps a checkpoint, the state to go on
+from; --resume goes on from there."""
 
 EXAMPLES = """examples:
   a small model, about a minute on a laptop, that then writes 300 characters:
@@ -361,7 +368,8 @@ def _parser():
     )  # fmt: skip
     options = {
         "the model": {
-            "score": f"S: {', '.join(SCORES)}; 'random + dense' mixes, 'random, dense' has one per layer",
+            "score": f"how the attention scores are made: {', '.join(SCORES)}; 'random + dense' mixes, "
+            "'random, dense' has one per layer",
             "d_model": "features of a token",
             "head": "attention heads; they divide d_model",
             "layer": "blocks, one on the other",
@@ -372,8 +380,8 @@ def _parser():
         "the text and the run": {
             "tokens": "characters or byte_pairs",
             "vocab": "number of tokens, at least 256; for byte_pairs alone",
-            "windows": "sequences of each evaluation",
-            "folder": "where checkpoint.pt and record.json are written",
+            "windows": "windows (pieces of text) of each evaluation",
+            "folder": "where checkpoint.pt (the state to go on from) and record.json are written",
             "device": "cuda, mps or cpu; auto takes the first of them that there is",
             "sample": "tokens of text to write at the end",
         },

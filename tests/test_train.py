@@ -290,7 +290,7 @@ def test_the_command_line_stopped_by_a_real_ctrl_c_goes_on_to_the_same_curve(tmp
 )
 def test_a_checkpoint_of_other_settings_is_refused(tmp_path, settings, sizes, message):
     run(folder=tmp_path)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"{message}: give the same options as before$"):
         run(settings, sizes, folder=tmp_path, resume=True)
 
 
@@ -355,7 +355,7 @@ def test_an_evaluation_that_is_not_finite_fails_too(tmp_path):
     [
         ({"steps": 0}, "steps is 0, but must be a whole number of at least 1"),
         ({"batch": 0}, "batch is 0, but must be a whole number"),
-        ({"warmup": 13}, "warmup must be at most steps = 12, not 13"),
+        ({"warmup": 13}, "warmup must be at most steps = 12, not 13: set warmup \\(--warmup\\)$"),
         ({"warmup": -1}, "warmup is -1, but must be a finite number of at least 0"),
         ({"learning_rate": 0.0}, "learning_rate is 0, but must be above 0"),
         ({"learning_rate": float("nan")}, "learning_rate is nan"),

@@ -13,12 +13,21 @@ PARAMETERS = "How many parameters?"
 
 
 def _two_texts(draw):
-    vocab = draw.integer(4, 6)
+    """Two texts that tell apart who counts tokens in a text from who uses vocab.
+
+    The last token occurs in neither text, and one in the middle only as the end of `valid`. The last token of
+    `train` stands at the start of `valid`, so that it matters how often that one was followed by another.
+    """
+    vocab = draw.integer(5, 7)
+    missing = draw.integer(1, vocab - 3)
+    seen = [token for token in range(vocab - 1) if token != missing]
 
     def text(length):
-        return torch.tensor([draw.integer(0, vocab - 1) for _ in range(length)])
+        return [seen[draw.integer(0, len(seen) - 1)] for _ in range(length)]
 
-    return {"train": text(draw.integer(30, 35)), "valid": text(draw.integer(13, 18)), "vocab": vocab}
+    train = seen + text(draw.integer(30, 35))
+    valid = [train[-1], *text(draw.integer(11, 16)), missing]
+    return {"train": torch.tensor(train), "valid": torch.tensor(valid), "vocab": vocab}
 
 
 def _pairs(tokens, vocab):
@@ -52,6 +61,31 @@ def _unigram(train, valid, vocab):
 def _bigram_with_sums_too_small(train, valid, vocab):
     counts = _pairs(train, vocab)
     return _mean(((counts + 1) / counts.sum(dim=1, keepdim=True).clamp(min=1)).log(), valid)
+
+
+def _bigram_with_sums_from_tokens(train, valid, vocab):
+    sums = torch.bincount(train, minlength=vocab)[:, None] + vocab
+    return _mean(((_pairs(train, vocab) + 1) / sums).log(), valid)
+
+
+def _bigram_without_keepdim(train, valid, vocab):
+    counts = _pairs(train, vocab) + 1
+    return _mean((counts / counts.sum(dim=1)).log(), valid)
+
+
+def _bigram_of_columns(train, valid, vocab):
+    counts = _pairs(train, vocab) + 1
+    return _mean((counts / counts.sum(dim=0)).log(), valid)
+
+
+def _bigram_of_all_rows(train, valid, vocab):
+    logs = _logs(_pairs(train, vocab) + 1)
+    return -logs[valid[:-1]][:, valid[1:]].mean().item()
+
+
+def _bigram_log_of_mean(train, valid, vocab):
+    probabilities = _logs(_pairs(train, vocab) + 1).exp()
+    return -probabilities[valid[:-1], valid[1:]].mean().log().item()
 
 
 BIGRAM = Exercise(
@@ -115,6 +149,63 @@ BIGRAM = Exercise(
         Mistake(
             lambda train, valid, vocab: _mean(_logs(_pairs(train, vocab)), valid),
             "a pair that the training text lacks gets the probability 0; add 1 to every count.",
+            UNIGRAM,
+        ),
+        Mistake(
+            lambda train, valid, vocab: _mean(_logs((_pairs(train, vocab) > 0) + 1.0), valid),
+            "a pair that comes more than once is counted once.",
+            UNIGRAM,
+        ),
+        Mistake(
+            lambda train, valid, vocab: _bigram_in_loops(train, valid, int(train.max()) + 1),
+            "the number of tokens is read off the largest token of a text, but it is the argument vocab.",
+            UNIGRAM,
+        ),
+        Mistake(
+            lambda train, valid, vocab: _bigram_in_loops(train, valid, len(train.unique())),
+            "1 is added only for the tokens that occur in the training text; it should be for all of vocab.",
+            UNIGRAM,
+        ),
+        Mistake(
+            _bigram_with_sums_from_tokens,
+            "the last token of the training text counts as the start of a pair, but nothing follows it.",
+            UNIGRAM,
+        ),
+        Mistake(
+            _bigram_without_keepdim,
+            "each column of the table is divided by the sum of a row; keep the axis of the sums.",
+            UNIGRAM,
+        ),
+        Mistake(
+            _bigram_of_columns,
+            "each column of the table sums to 1, but each row should.",
+            UNIGRAM,
+        ),
+        Mistake(
+            lambda train, valid, vocab: _mean(_logs(_pairs(train, vocab) + 1), train),
+            "the loss is measured on the training text, not on the other one.",
+            UNIGRAM,
+        ),
+        Mistake(
+            lambda train, valid, vocab: (
+                _mean(_logs(_pairs(train, vocab) + 1), valid) * (len(valid) - 1) / len(valid)
+            ),
+            "the sum is divided by the number of tokens; the first one is not predicted.",
+            UNIGRAM,
+        ),
+        Mistake(
+            _bigram_of_all_rows,
+            "every token before is combined with every token after; only neighbours are pairs.",
+            UNIGRAM,
+        ),
+        Mistake(
+            _bigram_log_of_mean,
+            "this is the logarithm of the mean probability; the loss is the mean of the logarithms.",
+            UNIGRAM,
+        ),
+        Mistake(
+            lambda train, valid, vocab: _mean(_logs(_pairs(train, vocab) + 1), valid) / math.log(10),
+            "the logarithm has base 10; nats need the natural logarithm.",
             UNIGRAM,
         ),
     ),
@@ -187,8 +278,34 @@ COUNT = Exercise(
             "the table of the positions is missing.",
             PARAMETERS,
         ),
+        Mistake(
+            lambda **sizes: _count(**sizes, tables=sizes["max_length"]),
+            "the table of the tokens is missing.",
+            PARAMETERS,
+        ),
+        Mistake(
+            lambda **sizes: _count(**sizes | {"layer": 1}),
+            "only one block is counted.",
+            PARAMETERS,
+        ),
+        Mistake(
+            lambda **sizes: _count(**sizes, matrices=6),
+            "the mlp has one matrix; it should have two, there and back.",
+            PARAMETERS,
+        ),
+        Mistake(
+            lambda **sizes: _count(**sizes, last=2),
+            "the norm after the last block is counted twice; it is one norm, not two.",
+            PARAMETERS,
+        ),
+        Mistake(
+            lambda **sizes: _count(**sizes, maps=0),
+            "the parameters of S are left out; here R is trained.",
+            PARAMETERS,
+        ),
     ),
 )
+
 
 def _steps(draw):
     return {"warmup": draw.integer(3, 6), "steps": draw.integer(12, 20)}
@@ -264,6 +381,39 @@ LEARNING_RATES = Exercise(
         Mistake(
             _factors(_rise, lambda step, warmup, steps: 0.1 + 0.9 * _fall(step, warmup, steps, 0.0) ** 2),
             "the cosine is squared.",
+            SCHEDULE,
+        ),
+        Mistake(
+            _factors(
+                _rise,
+                lambda step, warmup, steps: (
+                    _rise(step, warmup) if step == warmup else _fall(step, warmup, steps)
+                ),
+            ),
+            "the warm-up lasts one step too long, and its factor rises above 1.",
+            SCHEDULE,
+        ),
+        Mistake(
+            _factors(
+                lambda step, warmup: 0.003 * _rise(step, warmup),
+                lambda step, warmup, steps: 0.003 * _fall(step, warmup, steps),
+            ),
+            "these are learning rates with a peak of 0.003; the factors have a peak of 1.",
+            SCHEDULE,
+        ),
+        Mistake(
+            _factors(
+                _rise,
+                lambda step, warmup, steps: (
+                    0.55 + 0.45 * math.cos(2 * math.pi * (step - warmup) / (steps - 1 - warmup))
+                ),
+            ),
+            "the factor comes back to 1 at the end: a whole wave, not half a one.",
+            SCHEDULE,
+        ),
+        Mistake(
+            _factors(lambda step, warmup: (step + 1) / (warmup + 1), _fall),
+            "the last step of the warm-up is still below 1.",
             SCHEDULE,
         ),
     ),
