@@ -431,7 +431,8 @@ print("rows with a weight above 0.9:", (both.amax(dim=-1) > 0.9).sum(dim=-1).tol
 # map stops learning, because of its gradients. In a row with the weights $w$, the weight $w_j$ moves with its own
 # score by $w_j (1 - w_j)$: this is its *slope*. With the score of another key $n$ it moves by $-w_j w_n$. Compare
 # with torch. It returns a *Jacobian*: the table of all gradients, every number of the result by every number of
-# the input.
+# the input. In our formula `w.diag()` is a square table with `w` on its diagonal and zeros elsewhere.
+# `w[:, None]` is `w` as a column, so `w[:, None] * w` is the table of all products of two weights.
 
 # %%
 row = wide_scores[0] / sqrt(256)
@@ -442,7 +443,8 @@ print("same values:", equal(by_torch, by_formula))
 
 # %% [markdown]
 # If all weights are near 0 or near 1, all these products are near 0. Then no score moves any weight, and next
-# to nothing is learned about where to look. Measured on the 1,000 queries, with and without the division:
+# to nothing is learned about where to look. Measured on the 1,000 queries, with and without the division
+# (`amax` is the largest number along an axis; with `keepdim=True` that axis stays, with size 1):
 
 # %%
 print("           mean of the largest weight        mean slope of the largest weight")
@@ -555,7 +557,7 @@ plots.show(
 )
 
 # %% [markdown]
-# Head 0 of "saw" looks mostly at "dog", head 1 at "bird". In a trained model such a division of labour is
+# Head 0 of "saw" looks mostly at "dog", heads 1 and 2 at "bird". In a trained model such a division of labour is
 # learned; here it is luck.
 #
 # ### All heads, and all sentences, at once
@@ -679,7 +681,8 @@ print("sums of the rows, masked after: ", [f"{total:.2f}" for total in after.sum
 
 # %% [markdown]
 # Padding depends on the sentence, so its mask has a batch axis: "batch 1 1 key". The axes of size 1 are stretched:
-# the mask holds for all heads and all queries. `&` combines two masks: allowed by both.
+# the mask holds for all heads and all queries. `masks.padding([6, 3], length=6)` gets the true lengths, without
+# fillers: 6 words in sentence 0, and 3 in sentence 1. `&` combines two masks: allowed by both.
 
 # %%
 padded_words = [words, "a bird saw - - -".split()]
@@ -741,7 +744,8 @@ print("rows with NaN, twice:", twice.isnan().any(dim=1).tolist())
 
 # %% [markdown]
 # Everything is gone. What should such a row be? Not uniform either: equal weights would look exactly where it is
-# forbidden. A token that may look nowhere takes nothing: a row of zeros. This is what the library returns:
+# forbidden. A token that may look nowhere takes nothing: a row of zeros. The library's `masks.masked_softmax`
+# takes scores and a mask, and returns such weights:
 
 # %%
 safe = axes(masks.masked_softmax(scores, nowhere), "query key", "safe")
@@ -785,8 +789,8 @@ check("01.3", masked_weights)
 # <details><summary>Hint 2: the rows that may look nowhere</summary>
 #
 # Two ways. Either find these rows (<code>allowed.any(dim=-1, keepdim=True)</code> is True where a row may look
-# somewhere), or fill in a number that is very low, but finite, so that no NaN appears. In both, something is left
-# to set to 0.
+# somewhere), or fill in a number that is finite, so that no NaN appears, but far below any score that could come: -50
+# is not. In both, something is left to set to 0.
 #
 # </details>
 # <details><summary>Hint 3: I want to write the loops</summary>
@@ -889,7 +893,8 @@ for length in (16, 32, 64, 128, 256):
     print(f"d {d_model}, l {length:3}: projections {projections:9,}, comparison {comparison:9,}")
 
 # %% [markdown]
-# At $l = 2d$: the counter agrees. Predict: does the rest of the layer move this point? The next exercise tells.
+# At $l = 2d$: the counter agrees. Predict: does the rest of the layer move this point? You find out in the next
+# exercise.
 #
 # ### Exercise 01.4: the work of the whole layer
 #
@@ -935,6 +940,9 @@ check("01.4", layer_work)
 # </details>
 
 # %% [markdown]
+# Back to the question: does the rest of the layer move the point where both parts are equal? Count values and output
+# as well, and the mixture: $4\,l\,d^2 = 2\,l^2 d$. That is $l = 2d$ again, so no.
+#
 # ## Where it breaks: it does not know the order
 #
 # Exchange "dog" and "bird". Now another one sees. What does "saw" take home?
@@ -1020,7 +1028,8 @@ check("01.5", follows_tokens)
 #
 # <code>itertools.permutations(range(len(x)))</code> gives all of them; <code>x[list(order)]</code> takes the rows.
 # Six tokens have 720 orders, which is not many. A layer may follow in some of them: turned round, for instance, or
-# moved in a circle. It passes only if it follows in all.
+# moved in a circle. It passes only if it follows in all. Exchanging pairs is not enough either: you test at one
+# <code>x</code>, and a layer may break only at an order that is many exchanges away.
 #
 # </details>
 # <details><summary>Hint 3: the check says the result is a Tensor</summary>

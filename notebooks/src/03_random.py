@@ -19,7 +19,6 @@ import matplotlib.pyplot as plt
 import torch
 from einops import einsum, rearrange
 from torch import nn
-from torch.nn import functional as F
 
 from synth_lib import plots
 from synth_lib.attention import Attention
@@ -263,7 +262,8 @@ print("the result is shuffled too: ", equal(y_after, y[order]))
 # ### R has no batch axis
 #
 # A wrong program that runs: $R$ gets an axis for the batch, because the dot product and Dense have one there.
-# Every *position in the batch* then has its own map. Four equal sentences give four different results:
+# Every *position in the batch* then has its own map. Four equal sentences give four different results
+# (`expand` repeats a tensor along a new axis, without copying it):
 
 # %%
 axes_four = Axes(batch=4, length=6, d_model=12)
@@ -332,7 +332,13 @@ check("03.1", random_attention)
 # look at the names in your `einsum`, or at the order of the axes in your product.
 #
 # </details>
-# <details><summary>Hint 3: where does the batch come from?</summary>
+# <details><summary>Hint 3: my code stops with "Expected size" or "must match"</summary>
+#
+# Then the map and the values have different numbers of keys. Print both shapes. Is `R` cut along both of its
+# last axes, and did you take the length from the axis key of `value`, not from head?
+#
+# </details>
+# <details><summary>Hint 4: where does the batch come from?</summary>
 #
 # Only from the values. In an `einsum` leave `batch` out of the map. With `@`, torch repeats the map for every
 # sentence by itself.
@@ -349,7 +355,7 @@ check("03.1", random_attention)
 # ### What random means at each scale
 #
 # The same 16 × 16 random numbers, multiplied by four scales. Predict which of the maps is closest to "look
-# everywhere alike", and which to "look at one random place".
+# everywhere alike", and which to "look at one random place". (The axis name `head` here just stacks the maps.)
 
 # %%
 def start_map(scale, length):
@@ -400,7 +406,8 @@ for scale in (0.0, 0.005, 1 / math.sqrt(size), 1.0, 3.0, 10.0):
 # ### Fixed Random is nearly an average
 #
 # A map close to uniform gives every token nearly the same: the plain average of all values. How nearly?
-# Compare how far the results are from the average with how far the values themselves are.
+# Compare how far the results are from the average with how far the values themselves are. `norm` measures a
+# table: the root of the sum of all its squared numbers.
 
 # %%
 axes_start = Axes(length=32, d_model=20)
@@ -429,7 +436,8 @@ for scale in (0.005, 1 / math.sqrt(size), 1.0, 3.0, 10.0):
 # For one $l \times l$ matrix both fans are $l$. But a program for several heads asks for a tensor of $h$
 # heads, $h \times l \times l$, and torch then takes the axes for those of a convolution, a layer for images:
 # out, in, and a *receptive field*, the patch of the image that one output sees. Both fans are multiplied by
-# the size of that patch. Compute the bounds, and ask torch for its largest number:
+# the size of that patch. Compute the bounds, and ask torch for its largest number. `torch.empty` makes a
+# tensor without setting its numbers, and `nn.init.xavier_uniform_` draws them by the rule:
 
 # %%
 def xavier_bound(shape):
@@ -591,6 +599,12 @@ check("03.2", shift_scores)
 # is the last place.
 #
 # </details>
+# <details><summary>Hint 4: I would rather write the weights first</summary>
+#
+# You may. The logarithms of the weights are scores, too: the softmax of them gives the weights back. But then
+# *all* scores of the row must be logarithms.
+#
+# </details>
 
 # %% [markdown]
 # ## Why R needs its own learning rate
@@ -677,8 +691,8 @@ for length in (32, 256, 512):
 # ### Predicted, then measured
 #
 # Now train such an $R$, with nothing around it. The task is to *reverse* 32 places: query $i$ should look at
-# key $31 - i$. `F.cross_entropy(R, wanted)` is the loss from above, the mean of $-\log$ of the wanted weight
-# over the rows. `AdamW` is Adam with an option that comes next. `betas` say how long the two averages
+# key $31 - i$. `nn.functional.cross_entropy(R, wanted)` is the loss from above, the mean of $-\log$ of the
+# wanted weight over the rows. `AdamW` is Adam with an option that comes next. `betas` say how long the two averages
 # remember; these are the values of `synth_lib.train`. A step of training is three lines: `zero_grad` forgets
 # the gradients of the step before, `backward` computes new ones, `step` moves the parameters.
 
@@ -694,7 +708,7 @@ def train_alone(learning_rate, weight_decay=0.0, steps=2000):
     made, reached = 0, 0.0
     while made < steps and reached < 0.9:
         adam.zero_grad()
-        F.cross_entropy(R, wanted).backward()
+        nn.functional.cross_entropy(R, wanted).backward()
         adam.step()
         made, reached = made + 1, R.detach().softmax(dim=-1)[rows, wanted].mean().item()
     return made, reached
@@ -765,7 +779,7 @@ _ = axes_task(Reverser("random")(tokens), "batch length vocab", "answers")
 # $R$ gets `factor` times the learning rate and no weight decay. The two marked lines are the experiment:
 # which factor, and which decay for $R$.
 #
-# The model gives ten scores for each place, one for each possible token. `F.cross_entropy` puts them through
+# The model gives ten scores for each place, one for each possible token. `cross_entropy` puts them through
 # a softmax and takes the mean of $-\log$ of what the right token gets. `flatten` lays all places of all
 # sentences in one row, `flip(1)` reverses each sentence.
 
@@ -782,7 +796,7 @@ def train_reverser(factor, decay_of_R=0.0, *, seed=0, score="random", steps=200)
     generator, curve = torch.Generator().manual_seed(seed), []
     for step in range(steps):
         tokens = draw_tokens(generator)
-        loss = F.cross_entropy(model(tokens).flatten(0, 1), tokens.flip(1).flatten())
+        loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flip(1).flatten())
         curve.append({"step": step, "loss": loss.item()})
         adam.zero_grad()
         loss.backward()

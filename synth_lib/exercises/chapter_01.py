@@ -92,6 +92,11 @@ ONE_HEAD = Exercise(
             ROOT,
         ),
         Mistake(
+            lambda x, W_query, W_key: _raw_scores(x, W_query, W_key) / sqrt(4),
+            "under the root stands 4, the d_head of this chapter; take it from the shapes.",
+            ROOT,
+        ),
+        Mistake(
             lambda x, W_query, W_key: _raw_scores(x, W_query, W_key) / W_query.shape[1],
             "the root is lost: it is divided by d_head itself (a mean does that, and so do two divisions).",
             ROOT,
@@ -227,6 +232,14 @@ def _map_in_loops(query, key, head):
     return weights
 
 
+def _map_sliced(query, key, head, step, size):
+    """Head h gets `size` numbers from h * step on; right if both are d_head."""
+    d_head = query.shape[-1] // head
+    owns = [slice(h * step, h * step + size) for h in range(head)]
+    scores = [query[..., own] @ key[..., own].mT / sqrt(d_head) for own in owns]
+    return torch.stack(scores, dim=1).softmax(dim=-1)
+
+
 HEAD_MAPS = Exercise(
     key="01.2",
     title="the maps of all heads",
@@ -265,6 +278,43 @@ HEAD_MAPS = Exercise(
             ).softmax(dim=-1),
             "under the root stands the number of heads.",
             ROOT,
+        ),
+        Mistake(
+            lambda query, key, head: (
+                _map_scores(query, key, head) * sqrt(query.shape[-1] // head) / sqrt(4)
+            ).softmax(dim=-1),
+            "under the root stands 4, the d_head of this chapter; take it from the shapes.",
+            ROOT,
+        ),
+        Mistake(
+            lambda query, key, head: (
+                _map_scores(query, key, head) * sqrt(query.shape[-1] // head) / sqrt(query.shape[1])
+            ).softmax(dim=-1),
+            "under the root stands the length of the sentence.",
+            ROOT,
+        ),
+        Mistake(
+            lambda query, key, head: _map_sliced(query, key, head, step=head, size=query.shape[-1] // head),
+            "the slice of a head starts at h times the number of heads; each head owns d_head numbers.",
+            HEADS,
+        ),
+        Mistake(
+            lambda query, key, head: _map_sliced(query, key, head, step=head, size=head),
+            "the slice of a head is as wide as the number of heads; each head owns d_head numbers.",
+            HEADS,
+        ),
+        Mistake(
+            lambda query, key, head: _map_scores(query, key, head).softmax(dim=-1)[:, :1].repeat(1, head, 1, 1),
+            "all heads get the map of head 0.",
+            HEADS,
+        ),
+        Mistake(
+            lambda query, key, head: (
+                rearrange(query, SPLIT, head=head) @ rearrange(key, SPLIT, head=head).sum(dim=1, keepdim=True).mT
+                / sqrt(query.shape[-1] // head)
+            ).softmax(dim=-1),
+            "the keys of all heads are added up; each head has keys of its own.",
+            HEADS,
         ),
         Mistake(
             lambda query, key, head: (
@@ -352,18 +402,22 @@ HEAD_MAPS = Exercise(
 )
 
 
-# 01.3. In each sentence one row may look nowhere, one everywhere, one at a single key.
+# 01.3. In each sentence one row may look nowhere, one everywhere, one at a single key. The scores of a fourth row lie
+# near -70: lower than a number that is filled in by guess, and still high enough for exp.
 
 
 def _mask_inputs(draw):
     sizes = draw.sizes("batch head length", low=4)
     batch, length = sizes["batch"], sizes["length"]
     allowed = draw.normal(batch, 1, length, length) > 0
+    scores = draw.normal(batch, sizes["head"], length, length)
     for b in range(batch):
+        scores[b, :, (b + 3) % length] -= 70
+        allowed[b, 0, (b + 3) % length, :2] = torch.tensor([True, False])
         allowed[b, 0, b % length] = False
         allowed[b, 0, (b + 1) % length] = True
         allowed[b, 0, (b + 2) % length] = torch.arange(length) == (b + 3) % length
-    return {"scores": draw.normal(batch, sizes["head"], length, length), "allowed": allowed}
+    return {"scores": scores, "allowed": allowed}
 
 
 def _masked_lowest(scores, allowed):
@@ -435,6 +489,24 @@ MASKED_WEIGHTS = Exercise(
             lambda scores, allowed: scores.masked_fill(~allowed, -10).softmax(dim=-1),
             "a forbidden key keeps a small weight: the number that is filled in is not low enough.",
             MASKS,
+        ),
+        Mistake(
+            lambda scores, allowed: scores.masked_fill(~allowed, -50).softmax(dim=-1) * allowed,
+            "in a row of very low scores all weights vanish: the number filled in is not far below every score, "
+            "or a number is added to the sum.",
+            NOWHERE,
+        ),
+        Mistake(
+            lambda scores, allowed: scores.masked_fill(~allowed, scores.min()).softmax(dim=-1) * allowed,
+            "the lowest score is filled in; in the row that it comes from, a forbidden key still gets a share.",
+            NOWHERE,
+        ),
+        Mistake(
+            lambda scores, allowed: (
+                scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(dim=1) * allowed
+            ),
+            "the softmax runs along the heads; the keys are the last axis.",
+            WEIGHTS,
         ),
         Mistake(
             lambda scores, allowed: torch.where(
@@ -646,6 +718,26 @@ LAYER_WORK = Exercise(
             MULTIPLY_ADDS,
         ),
         Mistake(
+            _work(projections=5, pairs=1),
+            "the mixture is counted among the projections; both of its factors depend on the tokens.",
+            WEIGHTS,
+        ),
+        Mistake(
+            _work(projections=5),
+            "in the projections there is one too many: the mixture works on pairs.",
+            WEIGHTS,
+        ),
+        Mistake(
+            _work(lambda batch, length, d_model, head: 3 * head + 1),
+            "queries, keys and values get whole matrices in every head, d_model by d_model; the heads share one.",
+            HEADS,
+        ),
+        Mistake(
+            _work(pairs=lambda batch, length, d_model, head: 2 / batch),
+            "the pairs are those of one sentence, not of the batch.",
+            MULTIPLY_ADDS,
+        ),
+        Mistake(
             _work(projections=8, pairs=4),
             "a multiplication and its addition are counted as two, as torch's own counter does.",
             MULTIPLY_ADDS,
@@ -709,28 +801,57 @@ def _last_two_exchanged(x):
     return _pairs_out_of_order(x) == 1 and bool(x[-2, 0] > x[-1, 0])
 
 
+def _place_added(x, per_number):
+    """Each number of the token at place i grows by i times its entry in per_number, a list for the first numbers."""
+    growth = torch.zeros(x.shape[1])
+    growth[: len(per_number)] = torch.tensor(per_number)
+    return x + torch.arange(len(x))[:, None] * growth
+
+
+def _changed_at(x, places):
+    """In any other order than the sorted one, the results at these places, a slice, are others."""
+    y = x.clone()
+    y[places] += 0.01 * (_pairs_out_of_order(x) > 0)
+    return y
+
+
+def _last_place_raised(x):
+    y = x.clone()
+    y[-1] += 1
+    return y
+
+
 LAYERS = {
-    "attention": _attend,
-    "each token alone": lambda x: (3 * x).tanh(),
-    "mean of all tokens": lambda x: x.mean(dim=0, keepdim=True).expand_as(x),
-    "attention with positions": lambda x: _attend(x + _places(x)),
-    "causal attention": lambda x: _attend(x, torch.ones(len(x), len(x)).tril().bool()),
-    "tokens minus the first": lambda x: x - x[0],
-    "neighbours in a circle": lambda x: x + x.roll(1, dims=0) + x.roll(-1, dims=0),
-    "mirror image added": lambda x: x + x.flip(0),
-    "fixed table": _places,
-    "sorted numbers": lambda x: x.sort(dim=0).values,
-    "minds a full turn": lambda x: x - 0.01 * (_pairs_out_of_order(x) == len(x) * (len(x) - 1) // 2),
-    "minds a late exchange": lambda x: x + 0.01 * _last_two_exchanged(x),
-    "minds any change": lambda x: x - 0.01 * (_pairs_out_of_order(x) > 0),
-    "minds large changes": lambda x: x - 0.01 * (_pairs_out_of_order(x) >= 2),
+    "layer of attention": _attend,
+    "layer that takes each token alone": lambda x: (3 * x).tanh(),
+    "layer that gives all tokens their mean": lambda x: x.mean(dim=0, keepdim=True).expand_as(x),
+    "layer of attention with positions": lambda x: _attend(x + _places(x)),
+    "layer of causal attention": lambda x: _attend(x, torch.ones(len(x), len(x)).tril().bool()),
+    "layer that subtracts the first token": lambda x: x - x[0],
+    "layer that adds both neighbours in a circle": lambda x: x + x.roll(1, dims=0) + x.roll(-1, dims=0),
+    "layer that adds the mirror image": lambda x: x + x.flip(0),
+    "layer that returns a fixed table": _places,
+    "layer that sorts the numbers": lambda x: x.sort(dim=0).values,
+    "layer that breaks only at a full turn": lambda x: (
+        x - 0.01 * (_pairs_out_of_order(x) == len(x) * (len(x) - 1) // 2)
+    ),
+    "layer that breaks only when the last two are exchanged": lambda x: x + 0.01 * _last_two_exchanged(x),
+    "layer that breaks at any other order": lambda x: x - 0.01 * (_pairs_out_of_order(x) > 0),
+    "layer that breaks only at larger changes": lambda x: x - 0.01 * (_pairs_out_of_order(x) >= 2),
+    "layer that leaves the first number of each token exact": lambda x: _place_added(x, [0.0, 1.0]),
+    "layer that adds to one number what it takes from another": lambda x: _place_added(x, [1.0, -1.0]),
+    "layer that breaks at the last place": _last_place_raised,
+    "layer that leaves the first place exact": lambda x: _changed_at(x, slice(1, None)),
+    "layer that leaves the last place exact": lambda x: _changed_at(x, slice(None, -1)),
+    "layer that turns each row by its place": lambda x: torch.stack([row.roll(i) for i, row in enumerate(x)]),
+    "layer that adds 0.0001 for each place": lambda x: x.tanh() + 1e-4 * torch.arange(len(x))[:, None],
 }
 
 
 def _follows_inputs(draw):
     d_model, length = draw.sizes("d_model length", low=4, high=5).values()  # 5! orders are quick, 6! are not
     x = draw.normal(length, d_model)
-    return {"layer": list(LAYERS.values()), "x": x[x[:, 0].argsort()]}
+    return {"layer": dict(LAYERS), "x": x[x[:, 0].argsort()]}
 
 
 def _same(one, other):
@@ -784,9 +905,9 @@ FOLLOWS_TOKENS = Exercise(
     minutes=15,
     level="hard",
     inputs=_follows_inputs,
-    returns=", ".join(LAYERS),
+    returns="True or False",
     right=(_follows(_orders), _follows_in_loops, _follows_by_matrices),
-    run=lambda answer, layer, x: tuple(answer(layer=one, x=x) for one in layer),
+    run=lambda answer, layer, x: {name: answer(layer=one, x=x) for name, one in layer.items()},
     wrong=(
         Mistake(
             _follows(lambda x: [[*range(1, len(x), 2), *range(0, len(x), 2)]]),
@@ -866,6 +987,46 @@ FOLLOWS_TOKENS = Exercise(
         Mistake(
             _follows(_orders, lambda one, other: torch.allclose(one, other, rtol=0, atol=0.1)),
             "a difference of 0.01 passes as rounding.",
+            ORDER,
+        ),
+        Mistake(
+            _follows(_orders, lambda one, other: torch.allclose(one, other, rtol=0, atol=1e-3)),
+            "a difference of 0.0001 passes as rounding; the docstring allows less.",
+            ORDER,
+        ),
+        Mistake(
+            _follows(_orders, lambda one, other: ((one - other).abs() < 1e-5).any()),
+            "one number that fits is enough for your test; all must fit.",
+            ORDER,
+        ),
+        Mistake(
+            _follows(_orders, lambda one, other: ((one - other).abs() < 1e-5).all(dim=1).any()),
+            "one row that fits is enough for your test; all must fit.",
+            ORDER,
+        ),
+        Mistake(
+            _follows(_orders, lambda one, other: _same(one[:, 0], other[:, 0])),
+            "only the first number of each token is compared.",
+            ORDER,
+        ),
+        Mistake(
+            _follows(_orders, lambda one, other: _same(one[0], other[0])),
+            "only the first row is compared.",
+            ORDER,
+        ),
+        Mistake(
+            _follows(_orders, lambda one, other: _same(one[-1], other[-1])),
+            "only the last row is compared.",
+            ORDER,
+        ),
+        Mistake(
+            _follows(_orders, lambda one, other: _same(one.mean(dim=1), other.mean(dim=1))),
+            "only the mean (or the sum) of each row is compared; other numbers can have the same.",
+            ORDER,
+        ),
+        Mistake(
+            _follows(_orders, lambda one, other: _same(one.norm(dim=1), other.norm(dim=1))),
+            "only the size of each row is compared, the root of its squares; other numbers can have the same.",
             ORDER,
         ),
         Mistake(

@@ -114,6 +114,11 @@ RANDOM_ATTENTION = Exercise(
             SHORTER,
         ),
         Mistake(
+            lambda R, value: R[:, :, : value.shape[2]].softmax(dim=-1) @ value,
+            "the queries are not cut: there are as many rows as in R, and the sentences have fewer places.",
+            SHORTER,
+        ),
+        Mistake(
             _attention_last_block,
             "it uses the last rows and columns of R. Where do sentences start?",
             SHORTER,
@@ -294,7 +299,10 @@ SHIFT_SCORES = Exercise(
     minutes=12,
     level="medium",
     inputs=_shift_inputs,
-    returns="offset, opposite offset, offset 0",
+    returns=(
+        "the map after the softmax for the offset, the map after the softmax for the opposite offset, "
+        "the map after the softmax for the offset 0"
+    ),
     right=(_shift_diagonal, _shift_in_loops, _shift_logarithms),
     run=_shift_run,
     wrong=(
@@ -312,6 +320,16 @@ SHIFT_SCORES = Exercise(
             lambda length, offset, error: _diagonal(length, offset, 1 - error),
             "the wanted key has its weight as its score.",
             TWICE,
+        ),
+        Mistake(
+            lambda length, offset, error: _diagonal(length, offset, log(1 - error)),
+            "the logarithm of the weight is used, but the other scores are 0, which is the logarithm of 1.",
+            GAP,
+        ),
+        Mistake(
+            lambda length, offset, error: _diagonal(length, offset, 10.0),
+            "the score of the wanted key is a fixed 10; it depends on the error and on the length.",
+            GAP,
         ),
         Mistake(
             lambda length, offset, error: _shift_diagonal(length, -offset, error),
@@ -506,6 +524,35 @@ LEAST_STEPS = Exercise(
         ),
         Mistake(
             lambda start, weight, learning_rate, factor: ceil(
+                (_gap_of(weight) - start) / (2 * learning_rate * factor)
+            ),
+            "the start is a weight, and a weight is taken from a gap; turn the start into a gap as well.",
+            DISTANCE,
+        ),
+        Mistake(
+            lambda start, weight, learning_rate, factor: ceil(
+                (_gap_of(weight) + log(31)) / (2 * learning_rate * factor)
+            ),
+            "it starts from a uniform row of 32 keys; here the row starts from another weight, and the length "
+            "is not given.",
+            DISTANCE,
+        ),
+        Mistake(
+            lambda start, weight, learning_rate, factor: ceil(
+                (_gap_of(weight) + log(31) - start) / (2 * learning_rate * factor)
+            ),
+            "there is a gap for 32 keys, and the start, a weight, is taken from it; turn the start into a gap as well.",
+            DISTANCE,
+        ),
+        Mistake(
+            lambda start, weight, learning_rate, factor: ceil(
+                (weight / (1 - weight) - start / (1 - start)) / (2 * learning_rate * factor)
+            ),
+            "the logarithm is missing: how many times a weight is larger is not yet a difference of scores.",
+            GAP,
+        ),
+        Mistake(
+            lambda start, weight, learning_rate, factor: ceil(
                 (_gap_of(weight) + _gap_of(start)) / (2 * learning_rate * factor)
             ),
             "the gaps at the start and at the end are added up.",
@@ -569,6 +616,7 @@ def _state_run(answer, R, fixed):
             "moved": moved.to("meta").R.device.type == "meta",
             "gets a gradient": module.R.is_leaf and module.R.grad is not None,
             "reached by an optimizer": any(parameter is module.R for parameter in trained),
+            "no other parameter is trained": all(parameter is module.R for parameter in trained),
         }
         told = ", ".join(f"{question}: {'yes' if is_so else 'no'}" for question, is_so in state.items())
         report += [scores.detach(), told]
@@ -637,6 +685,26 @@ def _only_fixed(module, R, fixed):
         module.R = R
 
 
+def _spare_when_fixed(module, R, fixed):
+    module.P = nn.Parameter(R)
+    if fixed:
+        module.register_buffer("R", R)
+    else:
+        module.R = module.P
+
+
+def _spare_in_both(module, R, fixed):
+    module.P = nn.Parameter(R.clone())
+    _state_into(module, R, fixed)
+
+
+def _state_into(module, R, fixed):
+    if fixed:
+        module.register_buffer("R", R)
+    else:
+        module.R = nn.Parameter(R)
+
+
 def _not_persistent(module, R, fixed):
     if fixed:
         module.register_buffer("R", R, persistent=False)
@@ -684,6 +752,16 @@ RANDOM_STATE = Exercise(
         Mistake(
             _state(lambda module, R, fixed: module.register_buffer("R", R.requires_grad_(not fixed))),
             "R is a buffer with a gradient: module.parameters does not list it, so no optimizer gets it.",
+            STATE,
+        ),
+        Mistake(
+            _state(_spare_when_fixed),
+            "R is kept well, but a second parameter is made even when R is fixed, and training moves that one.",
+            STATE,
+        ),
+        Mistake(
+            _state(_spare_in_both),
+            "R is kept well, but each kind has a second parameter that is trained and that nothing uses.",
             STATE,
         ),
         Mistake(
