@@ -8,6 +8,7 @@ broadcast, so a tensor of another shape never passes. A check never raises becau
 to its end with blanks; only while nbgrader marks, where points are lost by raising, does it raise.
 """
 
+import functools
 import importlib
 import inspect
 import math
@@ -148,7 +149,7 @@ def _judge(key, answer):
             return Verdict(key, "wrong", f"Your code stops{_line_of(answer, error)} {_says(error)}{_sizes(arguments)}")
         if _difference(given, arguments):
             return Verdict(key, "wrong", "Your code changes one of its inputs. Make a new tensor instead.")
-    expected = (_reference(exercise, trial) for trial in range(TRIALS))
+    expected = (_known(exercise.right[0], exercise, trial, Draw) for trial in range(TRIALS))
     problems = [_difference(*pair, exercise.returns) for pair in zip(results, expected, strict=True)]
     if not any(problems):
         return Verdict(key, "right", "Right.")
@@ -181,17 +182,18 @@ def find(key):
     raise ValueError(f'there is no exercise "{key}"; chapter {chapter} has {known}')
 
 
-def _reference(exercise, trial):
-    return exercise.run(exercise.right[0], **exercise.inputs(Draw(trial)))
-
-
 def _matches(mistake, exercise, trial, result):
     """Whether this mistake, run on the same inputs, gives exactly the reader's result."""
     try:
-        mistaken = exercise.run(mistake.answer, **exercise.inputs(Draw(trial)))
+        mistaken = _known(mistake.answer, exercise, trial, Draw)
     except Exception:  # a mistake may break where the reader's code does not: then it is another one
         return False
     return _difference(result, mistaken) is None
+
+
+@functools.cache  # a reader asks many times, and what is right or a known mistake gives the same every time
+def _known(answer, exercise, trial, draw):
+    return exercise.run(answer, **exercise.inputs(draw(trial)))
 
 
 def _difference(got, expected, returns=""):

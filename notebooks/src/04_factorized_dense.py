@@ -491,6 +491,8 @@ plots.show(
 
 # %% [markdown]
 # Now fold each row of *scores* into its picture, three rows of two. Predict the rank of each.
+# `torch.linalg.matrix_rank` takes many tables at once, one for each index of the axes before the last two.
+# Parts as small as rounding do not count.
 
 # %%
 pictures = rearrange(scores, "query (repeat tile) -> query repeat tile", tile=2)
@@ -847,15 +849,18 @@ for a, b in ((2, 3), (4, 8), (16, 16)):
 # differences.
 #
 # We take twelve rows of 12 free scores as targets. Scores are the logarithms of weights, up to one number
-# for the whole row.
+# for the whole row. torch's `svd` returns three tensors, for each picture: `U` holds a list of each part in
+# its *columns*, then come the singular values, and `V_rows` holds the other lists as *rows*.
+# `full_matrices=False` leaves out the columns and rows that belong to no part.
 
 # %%
 axes_long = Axes(length=12, tile=3, repeat=4, d_model=32)
 target_scores = axes_long(draw(17, 12, 12, high=2), "query key", "target_scores")
 target_pictures = rearrange(target_scores, "query (repeat tile) -> query repeat tile", tile=3)
-U, sizes_of_parts, V = torch.linalg.svd(target_pictures, full_matrices=False)
-# U and V hold the two lists of each outer product. We keep the first.
-best = einsum(U[:, :, 0] * sizes_of_parts[:, :1], V[:, 0], "query repeat, query tile -> query repeat tile")
+U, sizes_of_parts, V_rows = torch.linalg.svd(target_pictures, full_matrices=False)
+# The two lists of part 0: the first column of U, and the first row of V_rows.
+list_of_B, list_of_A = U[:, :, 0] * sizes_of_parts[:, :1], V_rows[:, 0]
+best = einsum(list_of_A, list_of_B, "query tile, query repeat -> query repeat tile")
 best = axes_long(rearrange(best, "query repeat tile -> query (repeat tile)"), "query key", "best")
 
 kept = sizes_of_parts[:, 0] ** 2 / (sizes_of_parts**2).sum(dim=1)
@@ -1003,6 +1008,7 @@ def can_be_made(scores, a):
     scores: query key, where key has a * b places, b follows. a: the size of tile.
     Returns a bool tensor, query: True for row i if there are A and B with
     scores[i, j] = A[j % a] * B[j // a] for every j. Differences below 0.001 are rounding.
+    Numbers may be 0; a row of zeros can be made (A = 0).
     """
     ### BEGIN SOLUTION
     rows_as_pictures = rearrange(scores, "query (repeat tile) -> query repeat tile", tile=a)
@@ -1027,7 +1033,8 @@ check("04.5", can_be_made)
 # <details><summary>Hint 3: some rows are wrong</summary>
 #
 # Is your picture $b$ rows of $a$ numbers, and not $a$ rows of $b$? Do you look at all of it? A row may be a
-# product in all places but one.
+# product in all places but one. Do you divide by a number that can be 0? And rounding is no rank:
+# `matrix_rank(..., atol=0.001)` ignores small remainders.
 #
 # </details>
 
@@ -1110,6 +1117,8 @@ print([equal(library_scores[..., j], library_A[..., j % a] * library_B[..., j //
 # > $1/\sqrt{d_\text{head}}$. A product of two small numbers is smaller still, so an untrained Factorized
 # > Dense is nearer to a plain average than an untrained Dense. The paper states no start; this one is the
 # > library's choice.
+#
+# The *spread* of the scores in the next cell is their standard deviation.
 
 # %%
 _ = torch.manual_seed(0)
@@ -1124,7 +1133,7 @@ for name in ("dense", "factorized_dense"):
 # 1. Factorized Dense writes a row of $l = a\,b$ scores as products of two short lists: key $j$ gets `A[j %
 #    a] * B[j // a]`, one list tiled, the other repeated; two tiles or two repeats lose products in silence.
 # 2. It has $d^2 + d(a + b)$ parameters with one shared hidden layer; the most square pair is the smallest,
-#    and a prime length saves nothing.
+#    and a prime length costs more than Dense.
 # 3. Every row of scores, folded into $b$ rows of $a$, has rank 1: columns and blocks are easy, three places
 #    on a diagonal cannot be had.
 #

@@ -431,7 +431,9 @@ print("factorized random:     ", f"{parameters(FactorizedRandom(1024, head=1, ma
 # add up to it. A product $R_1 R_2^\top$ is a sum of $k$, so its rank is at most $k$.
 #
 # torch can tell the rank of a table. Rounding leaves small remainders, so it counts the parts
-# that stand out from them. For that reason we compute ranks with 64-bit numbers.
+# that stand out from them. For that reason we compute the tables themselves with 64-bit numbers: `.double()`
+# on both factors, *before* the product. Converted afterwards, a table keeps the rounding of its 32-bit
+# product, and in 64 bits that stands out and counts as rank.
 
 # %%
 def rank_of(table):
@@ -606,6 +608,7 @@ check("05.2", best_factors)
 # <details><summary>Hint 3: the product is too large or too small</summary>
 #
 # Each singular value may enter the product once. If both factors carry something of it, what must that be?
+# And sizes belong to columns: `S[:, None, :k]` gives column r of every head the size r of that head.
 #
 # </details>
 
@@ -710,7 +713,7 @@ print("Random:      ", multiply_adds(Random(d_model=12, head=3, max_length=8), t
 def largest_rank(max_length, head):
     """The largest rank with which FactorizedRandom has fewer parameters than Random.
 
-    max_length, head: whole numbers; both classes have this many heads.
+    max_length, head: whole numbers of at least 1; both classes have this many heads.
     Returns a whole number; 0 if no rank will do. Equal is not fewer.
     """
     ### BEGIN SOLUTION
@@ -779,7 +782,8 @@ R1_back, R2_back = axes(R1_back, "query rank", "R1_back"), axes(R2_back, "key ra
 map_back = axes((R1_back @ R2_back.T).softmax(dim=-1), "query key", "map_back")
 print("best key of each query:", map_back.argmax(dim=1).tolist())
 print("its weight:            ", [f"{weight:.2f}" for weight in map_back.amax(dim=1).tolist()])
-print("rank of scores and map:", rank_of(R1_back.double() @ R2_back.double().T), "and", rank_of(map_back))
+scores_in_64_bit = R1_back.double() @ R2_back.double().T
+print("rank of scores and map:", rank_of(scores_in_64_bit), "and", rank_of(scores_in_64_bit.softmax(dim=-1)))
 
 # %% [markdown]
 # Two columns, and 99 % of the weight on the right word. The map has rank 6.
@@ -1138,7 +1142,7 @@ class FactorizedRandomAttention(nn.Module):
         return y, weights
 
 # %% [markdown]
-# The map has no batch axis: one table, many sentences. The library repeats it for every sentence at the
+# The map has no batch axis: one table, many sentences. The *layer* repeats it for every sentence at the
 # end, so that all its scores hand back the same axes.
 
 # %%

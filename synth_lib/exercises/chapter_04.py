@@ -521,8 +521,8 @@ def _length_inputs(draw):
 
 
 def _for_each_length(answer, max_length):
-    """What the answer gives for each length, as text with the length in it, so that a message can say which."""
-    results = []
+    """What the answer gives for each length, as text, by a name that says which length it is."""
+    results = {}
     for length in range(1, max_length + 1):
         try:
             pair = answer(max_length=length)
@@ -530,7 +530,7 @@ def _for_each_length(answer, max_length):
             if error.args:  # the blank raises without any
                 error.args = (f"{error}, for max_length {length}.",)
             raise
-        results.append(f"{repr(pair)[:40]} for max_length {length}")
+        results[f"max_length {length} (all from 1 on are tried)"] = repr(pair)[:40]
     return results
 
 
@@ -675,6 +675,7 @@ BEST_FACTORS = Exercise(
 
 
 # 04.5. Rows that can be made, and rows that fail in one way only: each shortcut of the bank misses one of them.
+# Asked twice: for drawn rows without zeros, and for rows with zeros, which punish a division and a test of one corner.
 
 
 def _made_inputs(draw):
@@ -711,6 +712,37 @@ def _made_rows(draw, a, b):
     return torch.stack(made + fail), torch.arange(len(made + fail)) < len(made)
 
 
+def _rows_with_zeros(a, b):
+    """Pictures of whole and half numbers, so that no rounding is in them: seven products, then four of rank 2."""
+    A, B = torch.arange(1.0, a + 1) / 2, -torch.arange(1.0, b + 1)
+    without = {"A": [A.clone(), A.clone()], "B": [B.clone(), B.clone()]}
+    for i in (0, 1):
+        without["A"][i][i] = 0
+        without["B"][i][i] = 0
+
+    def picture(B, A):
+        return torch.outer(B, A)
+
+    def single(*places):
+        result = torch.zeros(b, a)
+        for r, t in places:
+            result[r, t] = 1
+        return result
+
+    made = [torch.zeros(b, a), picture(without["B"][0], without["A"][0]), single((1, 1))]
+    made += [picture(B, A_with_0) for A_with_0 in without["A"]] + [picture(B_with_0, A) for B_with_0 in without["B"]]
+    fail = [single((0, 1), (1, 0)), single((1, 2), (2, 1)), single((0, 2), (2, 2), (2, 1))]
+    fail += [picture(without["B"][0], without["A"][0]) + single((1, 1))]
+    return torch.stack(made + fail).flatten(1)
+
+
+def _made_run(answer, scores, a):
+    return {
+        "rows without zeros": answer(scores=scores, a=a),
+        "rows with zeros": answer(scores=_rows_with_zeros(a, scores.shape[1] // a), a=a),
+    }
+
+
 def _folded(scores, a):
     return rearrange(scores, "query (repeat tile) -> query repeat tile", tile=a)
 
@@ -724,7 +756,7 @@ def _made_by_rank(scores, a):
 
 
 def _made_by_default_rank(scores, a):
-    return torch.linalg.matrix_rank(scores.reshape(len(scores), -1, a)).eq(1)
+    return torch.linalg.matrix_rank(scores.reshape(len(scores), -1, a)).lt(2)
 
 
 def _made_by_singular_values(scores, a):
@@ -742,11 +774,11 @@ def _made_by_minors(scores, a):
 
 
 def _made_by_pivot(scores, a):
-    """Rebuild every picture from the row and the column of its largest number."""
+    """Rebuild every picture from the row and the column of its largest number. A picture of zeros is a product."""
     answer = []
     for picture in _folded(scores, a):
         r, t = divmod(picture.abs().argmax().item(), a)
-        rebuilt = picture[:, t, None] * picture[r] / picture[r, t]
+        rebuilt = picture[:, t, None] * picture[r] / picture[r, t] if picture.any() else picture
         answer.append(torch.allclose(rebuilt, picture, rtol=0, atol=1e-3))
     return torch.tensor(answer)
 
@@ -758,6 +790,17 @@ def _first_minors(pictures):
 
 def _all_small(numbers):
     return (numbers.abs() < 1e-3).flatten(1).all(dim=1)
+
+
+def _same_ratios(pictures, dim):
+    """Every row (dim 1) or column (dim 2) over its first number, compared with the first row or column."""
+    ratios = pictures / pictures.narrow(3 - dim, 0, 1)
+    return _all_small(ratios - ratios.narrow(dim, 0, 1))
+
+
+def _rebuilt_from_corner(pictures):
+    rebuilt = pictures[:, :, :1] * pictures[:, :1] / pictures[:, :1, :1]
+    return _all_small(rebuilt - pictures)
 
 
 def _cosines(pictures):
@@ -772,6 +815,7 @@ CAN_BE_MADE = Exercise(
     level="hard",
     inputs=_made_inputs,
     returns="query",
+    run=_made_run,
     right=(_made_by_rank, _made_by_default_rank, _made_by_singular_values, _made_by_minors, _made_by_pivot),
     wrong=(
         Mistake(
@@ -782,6 +826,38 @@ CAN_BE_MADE = Exercise(
         Mistake(
             lambda scores, a: _rank_at_most(2, _folded(scores, a)),
             "a picture of rank 2 passes, too; that takes two products, added up.",
+            PICTURE,
+        ),
+        Mistake(
+            lambda scores, a: torch.linalg.matrix_rank(_folded(scores, a), atol=1e-3) == 1,
+            "a row of zeros is a product too: with A = 0 it can be made.",
+            PICTURE,
+        ),
+        Mistake(
+            lambda scores, a: torch.linalg.matrix_rank(_folded(scores, a).double()) <= 1,
+            "rounding is counted as rank: the scores are 32-bit numbers, and .double() makes their rounding "
+            "visible. Give atol.",
+            LOOKS,
+        ),
+        Mistake(
+            lambda scores, a: _all_small(_first_minors(_folded(scores, a))),
+            "everything is compared with the first row and the first column alone; where they hold zeros, they "
+            "tell too little.",
+            PICTURE,
+        ),
+        Mistake(
+            lambda scores, a: _same_ratios(_folded(scores, a), dim=1),
+            "it divides by the first column of the picture, and a number there can be 0.",
+            PICTURE,
+        ),
+        Mistake(
+            lambda scores, a: _same_ratios(_folded(scores, a), dim=2),
+            "it divides by the first row of the picture, and a number there can be 0.",
+            PICTURE,
+        ),
+        Mistake(
+            lambda scores, a: _rebuilt_from_corner(_folded(scores, a)),
+            "it divides by the corner of the picture, a number that can be 0.",
             PICTURE,
         ),
         Mistake(

@@ -299,6 +299,16 @@ def _columns_of_rows(R, rank):
     return U[..., :rank] * S[:, None, :rank], V_rows[..., :rank]
 
 
+def _rows_scaled(R, rank):
+    U, S, V_rows = torch.linalg.svd(R)
+    return U[..., :rank] * S[:, :, None], V_rows[:, :rank].mT
+
+
+def _sizes_of_head_0(R, rank):
+    U, S, V_rows = torch.linalg.svd(R)
+    return U[..., :rank] * S[0, :rank], V_rows[:, :rank].mT
+
+
 def _head_0(R, rank):
     R1, R2 = _parts(R[:1], rank, 1, 0)
     return R1.expand(len(R), -1, -1), R2.expand(len(R), -1, -1)
@@ -323,6 +333,16 @@ BEST_FACTORS = Exercise(
             lambda R, rank: _parts(R, rank, 0, 0),
             "the singular values are left out: every part has the same size.",
             BEST,
+        ),
+        Mistake(
+            _rows_scaled,
+            "the singular values multiply the rows of the left part; each belongs to a column.",
+            BEST,
+        ),
+        Mistake(
+            _sizes_of_head_0,
+            "the singular values of head 0 are used in all heads.",
+            FULL_RANK,
         ),
         Mistake(
             lambda R, rank: _parts(R, rank, 0.5, 0),
@@ -388,11 +408,25 @@ BEST_FACTORS = Exercise(
 )
 
 
-# 05.3. Asked twice, for max_length and for the next number, so that one of the two is even and one is odd.
+# 05.3. Asked for max_length and for the next number, so that one of the two is even and one is odd, and for 1 and 2,
+# where no rank will do.
 
 
 def _rank_inputs(draw):
     return {"max_length": draw.integer(11, 40), "head": draw.integer(3, 6)}
+
+
+def _rank_run(answer, max_length, head):
+    results = {}
+    for length in (max_length, max_length + 1, 1, 2):
+        try:
+            rank = answer(max_length=length, head=head)
+        except Exception as error:
+            if error.args:  # the blank raises without any
+                error.args = (f"{error}, for max_length {length}.",)
+            raise
+        results[f"max_length {length} (several are tried)"] = rank
+    return results
 
 
 def _rank_formula(max_length, head):
@@ -424,13 +458,15 @@ LARGEST_RANK = Exercise(
     minutes=5,
     level="easy",
     inputs=_rank_inputs,
-    returns="for this max_length, for max_length + 1",
-    run=lambda answer, max_length, head: (
-        answer(max_length=max_length, head=head),
-        answer(max_length=max_length + 1, head=head),
-    ),
+    returns="a whole number",
+    run=_rank_run,
     right=(_rank_formula, _rank_loop, _rank_counted),
     wrong=(
+        Mistake(
+            lambda max_length, head: max(1, (max_length - 1) // 2),
+            "for lengths 1 and 2 no rank will do, and the answer is 0.",
+            PARAMETERS,
+        ),
         Mistake(
             lambda max_length, head: max_length // 2,
             "with even lengths this rank costs as much as Random; equal is not fewer.",
