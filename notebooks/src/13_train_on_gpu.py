@@ -543,8 +543,8 @@ assert abs(measured["Fixed Random"] - uniform) < 0.05
 #   They cannot rank two models whose losses overlap.
 # - **A few hundred steps** show who learns fast. The dot product must first learn to compare tokens, and it is early
 #   for that. Its place in this chapter says nothing about its place after long training: in the paper, all models
-#   trained to the end, Random has a perplexity of 40.60 on LM1B and the dot product 38.21 (one run each). *Perplexity*
-#   is e to the power of the loss, so smaller is better. LM1B is a text corpus of about a billion words.
+#   trained to the end, Random has a perplexity of 40.60 on the text corpus LM1B and the dot product 38.21 (one run
+#   each). *Perplexity* is e to the power of the loss, so smaller is better.
 # - **A small model on short windows.** Here a map has at most 32 places on a CPU. Fixed places may be a good choice
 #   for characters, and a bad one for longer texts.
 # - **Fixed Random depends on its scale.** Here $R$ is drawn with a standard deviation of 1 / √max_length, so its map

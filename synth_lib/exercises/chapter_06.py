@@ -1,5 +1,6 @@
 """The exercises of chapter 06: mixtures, equations (8) and (9), and Table 1 of arXiv 2005.00743."""
 
+from functools import cache
 from math import prod
 
 import torch
@@ -196,6 +197,7 @@ MIXED_MAP = Exercise(
 # finds nothing where there is something. Their parameters depend on the sizes alone.
 
 
+@cache
 def _fixed(*shape):
     """Numbers between -1 and 1 without a pattern."""
     return torch.sin(1.7 * torch.arange(prod(shape), dtype=torch.float32) ** 1.3 + 0.5).reshape(shape)
@@ -221,7 +223,7 @@ def _dense(x):
 
 
 def _random(x):
-    return _fixed(1, 2, x.shape[1], x.shape[1])
+    return _fixed(1, 2, x.shape[1], x.shape[1]).clone()  # an answer may write into its scores
 
 
 def _random_copied(x):
@@ -254,6 +256,14 @@ def _last_row_reads_first_token(x):
 
 def _first_row_reads_last_token(x):
     return _pair(x, 0, -1)
+
+
+def _first_row_reads_token_1(x):
+    return _pair(x, 0, 1)
+
+
+def _first_row_reads_token_2(x):
+    return _pair(x, 0, 2)
 
 
 def _last_row_reads_itself(x):
@@ -313,7 +323,8 @@ def _rounding(x):
 
 FAMILY = (
     _dot_product, _dense, _random, _random_copied, _random_and_dense, _last_head_dense, _left_neighbour,
-    _last_row_reads_first_token, _first_row_reads_last_token, _last_row_reads_itself, _last_number, _first_number,
+    _last_row_reads_first_token, _first_row_reads_last_token, _first_row_reads_token_1, _first_row_reads_token_2,
+    _last_row_reads_itself, _last_number, _first_number,
     _changes_cancel, _only_key_1, _only_diagonal, _only_up, _only_down, _sentence_up, _sentence_down,
     _quiet, _trembling, _rounding,
 )  # fmt: skip
@@ -326,8 +337,15 @@ def _row_inputs(draw):
 
 
 def _for_each(answer, score, x, other):
-    """The answer for every function of the family, each with inputs of its own."""
-    return tuple(answer(score=one, x=x.clone(), other=other.clone()) for one in score)
+    """The three texts by their names, for every function of the family by its name."""
+    return {one.__name__[1:]: _named(answer(score=one, x=x, other=other)) for one in score}
+
+
+def _named(row):
+    if not isinstance(row, tuple) or len(row) != 3:
+        parts = f"{type(row).__name__} of {len(row)}" if isinstance(row, (tuple, list)) else type(row).__name__
+        raise TypeError(f"the result should be a tuple of three texts, but is: {parts}")
+    return dict(zip(("conditioned on", "sample", "interacts"), row, strict=True))
 
 
 def _add(x, n):
@@ -403,9 +421,14 @@ def _everything(x, n):
     return x + torch.linspace(0.5, 1.5, x.shape[-1])
 
 
-def _only_token_0(score, x):
-    reads = torch.zeros(x.shape[1], x.shape[1], dtype=torch.bool)
-    reads[:, 0] = _reads(score, x)[:, 0]
+def _reads_tokens(tokens):
+    """Only these tokens are changed."""
+
+    def reads(score, x):
+        seen = torch.zeros(x.shape[1], x.shape[1], dtype=torch.bool)
+        seen[:, tokens] = _reads(score, x)[:, tokens]
+        return seen
+
     return reads
 
 
@@ -426,6 +449,11 @@ def _all_or_own(score, x, other):
     return reads, "local" if _differs(score, x, other) else "global", "yes" if table.all() else "no"
 
 
+def _in_words_of_the_paper(score, x, other):
+    reads, sample, interacts = _row_by_change(score, x, other)
+    return {"own token": "X_i", "other tokens": "X_j for all j"}.get(reads, reads), sample, interacts
+
+
 def _swapped_sample(score, x, other):
     reads, sample, interacts = _row_by_change(score, x, other)
     return reads, "global" if sample == "local" else "local", interacts
@@ -437,13 +465,33 @@ TABLE_ROW = Exercise(
     minutes=20,
     level="hard",
     inputs=_row_inputs,
-    returns=", ".join(score.__name__[1:] for score in FAMILY),
+    returns="three texts for each score function",
     right=(_row_by_change, _row_by_jacobian, _row_in_loops),
     run=_for_each,
     wrong=(
         Mistake(
-            _row_with(_only_token_0),
+            _row_with(_reads_tokens(slice(1))),
             "only token 0 is changed; rows that read another token seem to read nothing.",
+            READS,
+        ),
+        Mistake(
+            _row_with(_reads_tokens(slice(2))),
+            "not every token is changed; a row may read one of those that you leave out.",
+            READS,
+        ),
+        Mistake(
+            _row_with(_reads_tokens(slice(-1))),
+            "the last token is never changed; a row may read that one alone.",
+            READS,
+        ),
+        Mistake(
+            _row_with(_reads_tokens(slice(1, None))),
+            "token 0 is never changed; a row may read that one alone.",
+            READS,
+        ),
+        Mistake(
+            _row_with(_reads_tokens(slice(-1, None))),
+            "only the last token is changed; rows that read another token seem to read nothing.",
             READS,
         ),
         Mistake(
@@ -464,6 +512,19 @@ TABLE_ROW = Exercise(
         Mistake(
             _row_with(lambda score, x: _changes(score, x).amax(dim=(0, 2)) > 1e-5),
             "only changes upwards are seen; a score may also go down.",
+            EXERCISE_ROW,
+        ),
+        Mistake(
+            _row_with(lambda score, x: (-_changes(score, x)).amax(dim=(0, 2)) > 1e-5),
+            "only changes downwards are seen; a score may also go up.",
+            EXERCISE_ROW,
+        ),
+        Mistake(
+            _row_with(
+                lambda score, x: _changes(score, x).amax(dim=(0, 2)) > 1e-5,
+                lambda score, x, other: bool((score(x) - score(other)).max() > 1e-5),
+            ),
+            "the largest difference is taken with its sign, in both places; a score may also go down.",
             EXERCISE_ROW,
         ),
         Mistake(
@@ -493,7 +554,7 @@ TABLE_ROW = Exercise(
         ),
         Mistake(
             _row_with(lambda score, x: _reads(score, x, change=_piling_up)),
-            "the changes pile up: when it is the turn of a token, the earlier ones are still changed.",
+            "the changes pile up: when it is the turn of a token, the earlier ones are still changed; copy x for each.",
             EXERCISE_ROW,
         ),
         Mistake(
@@ -530,6 +591,11 @@ TABLE_ROW = Exercise(
             READS,
         ),
         Mistake(
+            _row_with(differs=lambda score, x, other: len(score(x)) > 1),
+            "local or global is read from the size of the batch axis; it is 1 for every score of one sentence.",
+            READS,
+        ),
+        Mistake(
             _row_with(differs=lambda score, x, other: bool((score(x) - score(other))[0, 0, 0].abs().max() > 1e-5)),
             "local or global is decided by one row of one head.",
             READS,
@@ -542,6 +608,16 @@ TABLE_ROW = Exercise(
         Mistake(
             _row_with(differs=lambda score, x, other: bool((score(x) - score(other)).sum().abs() > 1e-5)),
             "the differences between the two sentences are added up, so that up and down can cancel.",
+            EXERCISE_ROW,
+        ),
+        Mistake(
+            _row_with(differs=lambda score, x, other: bool((score(other) - score(x)).max() > 1e-5)),
+            "two sentences count as different only if the second has a higher score somewhere.",
+            EXERCISE_ROW,
+        ),
+        Mistake(
+            _in_words_of_the_paper,
+            "the first text is in the words of Table 1; use those of the docstring.",
             EXERCISE_ROW,
         ),
         Mistake(
@@ -564,11 +640,11 @@ TABLE_ROW = Exercise(
 
 
 # 06.3. The parts with a hidden layer or projections occur once, twice and three times, so that a d^2 too few or too
-# many tells from which of them it comes.
+# many tells from which of them it comes. The fixed table occurs twice: leaving out its logit is not one logit too few.
 
 NAMES = (
     "dense", "dot_product", "random", "factorized_dense", "fixed_random", "factorized_dense",
-    "factorized_random", "dense", "factorized_dense",
+    "factorized_random", "dense", "factorized_dense", "fixed_random",
 )  # fmt: skip
 
 
@@ -656,6 +732,11 @@ MIXTURE_BILL = Exercise(
             LOGITS,
         ),
         Mistake(
+            _bill_with(extra=lambda names, **sizes: sum(name != "fixed_random" for name in names)),
+            "the logits of the fixed parts are missing; a fixed part has a logit as well.",
+            LOGITS,
+        ),
+        Mistake(
             _bill_with(extra=lambda names, **sizes: 1),
             "there is one logit for the whole mixture; every part has one.",
             LOGITS,
@@ -733,6 +814,15 @@ MIXTURE_BILL = Exercise(
             ),
             "Factorized Dense has a long output, tile times repeat; it has two short ones.",
             PARAMETERS,
+        ),
+        Mistake(
+            _bill_with(
+                lambda d_model, head, tile, repeat, **sizes: {
+                    "factorized_dense": d_model**2 + head * d_model * (tile + repeat)
+                }
+            ),
+            "in Factorized Dense, the short outputs of every head read all d_model hidden numbers.",
+            TABLE,
         ),
         Mistake(
             _bill_with(
@@ -843,6 +933,20 @@ WIDTHS = Exercise(
                 (number - _offset(d_model, max_length)) // _step(d_model, max_length) for number in printed
             ],
             "the rest of the division is thrown away, so that a layer which is built otherwise looks fine.",
+            EXERCISE_WIDTH,
+        ),
+        Mistake(
+            lambda printed, d_model, max_length: [
+                float((number - _offset(d_model, max_length)) // _step(d_model, max_length)) for number in printed
+            ],
+            "the rest of the division is thrown away before the floats are made; the fraction is what tells.",
+            EXERCISE_WIDTH,
+        ),
+        Mistake(
+            lambda printed, d_model, max_length: [
+                width if width.is_integer() else None for width in _widths(printed, d_model, max_length)
+            ],
+            "a width that is no whole number becomes None; keep the fraction, which is what tells.",
             EXERCISE_WIDTH,
         ),
         Mistake(
