@@ -147,5 +147,7 @@ def _drawn_aside(scores, *sizes, **options):
 
     Every S draws another number of parameters. Aside, with one seed all that the models share starts equal.
     """
+    seed = int(torch.randint(2**31, ()))  # else S and the blocks would start from the same random numbers
     with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
         return [score if isinstance(score, Score) else make_score(score, *sizes, **options) for score in scores]

@@ -292,3 +292,14 @@ def test_one_module_for_two_layers_is_refused():
     score = Dense(12, 3, 8)
     with pytest.raises(ValueError, match="the same module twice"):
         LanguageModel(11, 12, 3, 2, 8, [score, score])
+
+
+@pytest.mark.parametrize("score", ["dot_product", "dense", "random", "factorized_dense"])
+def test_no_two_parameters_start_from_the_same_random_numbers(score):
+    torch.manual_seed(5)
+    model = LanguageModel(11, 12, 3, 2, 8, score, bias=False)
+    matrices = [parameter.flatten()[:24] for parameter in model.parameters() if parameter.ndim > 1]
+    for i, first in enumerate(matrices):
+        for second in matrices[:i]:
+            correlation = torch.corrcoef(torch.stack([first, second]))[0, 1]
+            assert abs(correlation) < 0.95  # the same numbers, scaled, have 1
