@@ -1,5 +1,12 @@
-"""The one layer: Y = softmax(S(X) + mask) G(X). Nothing in it knows which S it holds."""
+"""The one layer: Y = softmax(S(X) + mask) G(X). Nothing in it knows which S it holds.
 
+`Attention` lets the tokens of x attend to each other, `CrossAttention` lets them attend to the tokens of another
+sequence, and a `Cache` remembers what was attended to, for a model that writes one token at a time.
+"""
+
+from itertools import chain
+
+import torch
 from einops import einsum, rearrange
 from torch import nn
 from torch.nn import functional as F
@@ -7,6 +14,49 @@ from torch.nn import functional as F
 from synth_lib.masks import causal, check_mask, masked_softmax
 from synth_lib.scores import Score, check_dtype, make_score
 from synth_lib.shapes import check_number
+
+
+class Cache:
+    """What one attention layer keeps of the tokens it has read: their values, and their keys if S compares tokens.
+
+    A synthesizer has no keys to keep: row t of Random stands in R, and Dense makes it from token t alone.
+
+    Attributes:
+        value: "batch head key d_head"; None before the first token.
+        keys: what `score.keys` gave: "batch head key d_head" for the dot product, None for a synthesizer, a tuple
+            of such entries for a mixture.
+        length: the number of tokens read.
+    """
+
+    def __init__(self):
+        self.value, self.keys, self.length = None, None, 0
+
+    def add(self, value, keys):
+        """Append the value "batch head key d_head" and the keys of the tokens that come next."""
+        first = self.length == 0
+        self.value = value if first else torch.cat([self.value, value], dim=2)
+        self.keys = keys if first else _map(lambda old, new: torch.cat([old, new], dim=2), self.keys, keys)
+        self.length += value.shape[2]
+
+    def reorder(self, rows):
+        """Keep the samples `rows` of the batch, in this order, some perhaps twice: a beam search needs that."""
+        self.value = self.value[rows]
+        self.keys = _map(lambda old: old[rows], self.keys)
+
+    @property
+    def bytes(self):
+        """The memory of what is kept."""
+        kept = chain([self.value], self.keys if isinstance(self.keys, tuple) else [self.keys])
+        return sum(tensor.numel() * tensor.element_size() for tensor in kept if tensor is not None)
+
+
+def _map(change, *keys):
+    """Apply `change` to the tensors in keys, which are a tensor, None, or a tuple of keys."""
+    if keys[0] is None:
+        return None
+    if isinstance(keys[0], tuple):
+        return tuple(_map(change, *parts) for parts in zip(*keys, strict=True))
+    return change(*keys)
 
 
 class Attention(nn.Module):
@@ -42,7 +92,7 @@ class Attention(nn.Module):
         self.value = nn.Linear(d_model, d_model, bias=bias)  # G of equation (3)
         self.output = nn.Linear(d_model, d_model, bias=bias)
 
-    def forward(self, x, mask=None):
+    def forward(self, x, mask=None, *, cache=None):
         """Attend.
 
         Args:
@@ -50,6 +100,8 @@ class Attention(nn.Module):
                 weight of 0 times NaN is NaN.
             mask: bool, True = may be attended: "batch key", or anything that broadcasts to "batch head query key".
                 Two axes are always (batch, key), three always (head, query, key): write out the axes that you mean.
+            cache: a `Cache` of this layer. Then x are the tokens that come next: they are added to it, and attend
+                to all that it holds. For a causal layer alone: the tokens before could not look at the new ones.
 
         Returns:
             y: "batch length d_model".
@@ -59,33 +111,97 @@ class Attention(nn.Module):
 
         Raises:
             TypeError, ValueError: x or mask has a wrong type, number of axes or size; the message names the axis.
+                A cache is given to a layer that is not causal, or has no room for x.
         """
-        scores = self.score(x)
-        batch, length, _ = x.shape
-        self._check(scores, batch, length)
-        check_dtype(x, self.value)
-
-        allowed = None if mask is None else check_mask(mask, batch, self.head, length)
+        if cache is None:
+            scores = self.score(x)
+            self._check(scores, x.shape[0], x.shape[1], x.shape[1])
+            check_dtype(x, self.value)
+            value = self._split_heads(self.value(x))
+        else:
+            scores, value = self._continue(x, cache)
+        allowed = None
+        query, key = x.shape[1], value.shape[2]
+        if mask is not None:
+            allowed = check_mask(mask, x.shape[0], self.head, query, key)
         if self.causal:
-            past = causal(length, device=x.device)
+            past = causal(key, device=x.device)[:, :, key - query :]
             allowed = past if allowed is None else allowed & past
-        weights = scores.softmax(dim=-1) if allowed is None else masked_softmax(scores, allowed)
+        return self._mix(scores, allowed, value)
 
-        value = rearrange(self.value(x), "batch key (head d_head) -> batch head key d_head", head=self.head)
+    def _continue(self, x, cache):
+        """The scores of the new tokens x and the values of all tokens, those in the cache and x."""
+        if not self.causal:
+            raise ValueError("a cache needs causal=True: else the tokens before would have to attend to the new ones")
+        start, query = cache.length, self.score.check(x)
+        if start + query > self.score.max_length:
+            room = f"{start} tokens and {query} new ones, but max_length is {self.score.max_length}"
+            raise ValueError(f"the cache holds {room}: start again with the last tokens and an empty cache")
+        check_dtype(x, self.value)
+        cache.add(self._split_heads(self.value(x)), self.score.keys(x))
+        return self.score.rows(x, cache.keys, cache.length, start), cache.value
+
+    def _split_heads(self, features):
+        return rearrange(features, "batch key (head d_head) -> batch head key d_head", head=self.head)
+
+    def _mix(self, scores, allowed, value):
+        """softmax(scores + mask) value: (y "batch query d_model", weights "batch head query key")."""
+        weights = scores.softmax(dim=-1) if allowed is None else masked_softmax(scores, allowed)
         # A map with batch axis 1 serves every sample: einsum multiplies it as one matrix per head and never copies it.
         kept = F.dropout(weights, self.dropout, self.training)
         mixed = einsum(kept, value, "batch head query key, batch head key d_head -> batch head query d_head")
         y = self.output(rearrange(mixed, "batch head query d_head -> batch query (head d_head)"))
-        return y, weights.expand(batch, -1, -1, -1)
+        return y, weights.expand(len(value), -1, -1, -1)
 
-    def _check(self, scores, batch, length):
+    def _check(self, scores, batch, query, key):
         """A score of somebody else may break its promise; broadcasting would hide it."""
         first, *rest = scores.shape
         # Size by size: torch.compile with dynamic sizes gets the comparison of whole tuples wrong.
-        fits = len(rest) == 3 and rest[0] == self.head and rest[1] == length and rest[2] == length
+        fits = len(rest) == 3 and rest[0] == self.head and rest[1] == query and rest[2] == key
         if not (fits and (first == 1 or first == batch)):
             raise ValueError(
                 f"{type(self.score).__name__} gave scores {tuple(scores.shape)}, but they must be "
-                f"(batch or 1, head, query, key) = ({batch} or 1, {self.head}, {length}, {length})"
+                f"(batch or 1, head, query, key) = ({batch} or 1, {self.head}, {query}, {key})"
             )
 
+
+class CrossAttention(Attention):
+    """The tokens of x attend to those of another sequence, the memory: queries from x, keys and values from memory.
+
+    The paper keeps the dot product here, the default: a synthesized row cannot know what stands where in the memory.
+    Dense makes it from the attending token, Random from its place. Both sequences are at most max_length long.
+    """
+
+    def __init__(self, d_model, head, max_length, score="dot_product", *, bias=True, dropout=0.0, **score_options):
+        super().__init__(d_model, head, max_length, score, bias=bias, dropout=dropout, **score_options)
+
+    def forward(self, x, memory, mask=None, *, start=0, cache=None):
+        """Attend to `memory`.
+
+        Args:
+            x: "batch query d_model", floating point; they stand at the places start, start + 1, ...
+            memory: "batch key d_model", 1 <= key <= max_length.
+            mask: bool, True = may be attended, as in `Attention`; "batch key" hides the padding of the memory.
+            start: the place of the first token of x, for a score that depends on it; start + query <= max_length.
+            cache: a `Cache` of this layer: the first call fills it from `memory`, the later ones read it instead.
+
+        Returns:
+            y "batch query d_model" and weights "batch head query key", as in `Attention`.
+
+        Raises:
+            TypeError, ValueError: x, memory or mask has a wrong type, number of axes or size; a place lies outside.
+        """
+        query = self.score.check(x)
+        if start + query > self.score.max_length:
+            raise ValueError(f"x ends at place {start + query - 1}, but max_length is {self.score.max_length}")
+        cache = Cache() if cache is None else cache
+        if cache.length == 0:
+            self.score.check(memory, "memory")
+            check_dtype(memory, self.value)
+            cache.add(self._split_heads(self.value(memory)), self.score.keys(memory))
+        if len(cache.value) != len(x):
+            raise ValueError(f"axis batch of memory is {len(cache.value)}, but of x {len(x)}")
+        scores = self.score.rows(x, cache.keys, cache.length, start)
+        self._check(scores, len(x), query, cache.length)
+        allowed = None if mask is None else check_mask(mask, len(x), self.head, query, cache.length)
+        return self._mix(scores, allowed, cache.value)

@@ -18,7 +18,8 @@ def padding(lengths, length, side="right"):
     """No query may attend to padding. -> bool "batch 1 1 key".
 
     Args:
-        lengths: the real length of each sequence, whole numbers, a list or a tensor of shape "batch".
+        lengths: the real length of each sequence, whole numbers, a list or a tensor of shape "batch". The range of
+            a tensor on another device than the CPU is not checked: reading it back would make that device wait.
         length: the padded length they all have.
         side: where the padding stands, "right" or "left".
 
@@ -32,7 +33,7 @@ def padding(lengths, length, side="right"):
         raise TypeError(f"lengths must be whole numbers, not {lengths.dtype}")
     if lengths.dim() != 1:
         raise ValueError(f"lengths must have the one axis (batch,), but has the shape {tuple(lengths.shape)}")
-    if lengths.numel() and not 0 <= int(lengths.min()) <= int(lengths.max()) <= length:
+    if lengths.numel() and lengths.device.type == "cpu" and not 0 <= int(lengths.min()) <= int(lengths.max()) <= length:
         raise ValueError(f"lengths are {lengths.tolist()}, but must lie between 0 and length = {length}")
     if side not in ("right", "left"):
         raise ValueError(f'side is {side!r}, but must be "right" or "left"')
@@ -42,8 +43,10 @@ def padding(lengths, length, side="right"):
     return real[:, None, None, :]
 
 
-def check_mask(mask, batch, head, length):
+def check_mask(mask, batch, head, query, key=None):
     """Return `mask` so that it broadcasts to "batch head query key", or say what is wrong with it.
+
+    The sizes are those of the layer; `key` is that of `query` if it is not given.
 
     Two axes always mean (batch, key). Every other number of axes must broadcast, axis by axis from the right.
 
@@ -54,13 +57,14 @@ def check_mask(mask, batch, head, length):
     if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool:
         kind = mask.dtype if isinstance(mask, torch.Tensor) else type(mask).__name__
         raise TypeError(f"mask must be a bool tensor, True = may be attended, not {kind}")
-    shape, full = tuple(mask.shape), {"batch": batch, "head": head, "query": length, "key": length}
+    key = query if key is None else key
+    shape, full = tuple(mask.shape), {"batch": batch, "head": head, "query": query, "key": key}
     names = ("batch", "key") if len(shape) == 2 else tuple(full)[4 - len(shape):]
     if len(shape) > 4:
         raise ValueError(f"mask has {len(shape)} axes, {shape}, but can have at most 4: (batch, head, query, key)")
     for name, size in zip(names, shape, strict=True):
         if size not in (1, full[name]):
-            hint = "; a (query, key) mask is mask[None, None]" if shape == (length, length) else ""
+            hint = "; a (query, key) mask is mask[None, None]" if shape == (query, key) else ""
             raise ValueError(
                 f"axis {name} of mask is {size}, but must be {full[name]} or 1; "
                 f"mask is ({', '.join(names)}) = {shape}{hint}"

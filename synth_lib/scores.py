@@ -7,6 +7,9 @@ Every score is a module with the same three sizes and one method:
 
 What it may look at is the whole difference: the dot product compares every pair of tokens, Dense looks at the
 attending token alone, Random looks at nothing, and returns "1 head query key", one map for every sentence.
+
+So each score is written as `rows`: what the attending tokens x get from x, from where they stand, and, for the dot
+product alone, from something kept of the attended tokens: their `keys`.
 """
 
 import inspect
@@ -42,8 +45,32 @@ class Score(nn.Module):
         self.d_model, self.head, self.max_length = d_model, head, max_length
         self.d_head = d_model // head
 
-    def check(self, x):
-        """Refuse an input that cannot be scored, else return its length.
+    def forward(self, x):
+        """x: batch length d_model -> scores: batch head query key, or 1 head query key if no token is read."""
+        return self.rows(x, self.keys(x), self.check(x))
+
+    def keys(self, x):
+        """What has to be kept of the attended tokens x "batch length d_model" to score them later: here nothing.
+
+        Only a score that compares tokens needs something: "batch head key d_head".
+        """
+        return None
+
+    def rows(self, x, keys, key, start=0):
+        """The rows of the map for the tokens x, which stand at the places start, start + 1, ...
+
+        Args:
+            x: the attending tokens, "batch query d_model", start + query <= max_length.
+            keys: what `self.keys` gave for the attended tokens; they need not be those of x.
+            key: how many tokens are attended to, at most max_length.
+
+        Returns:
+            scores "batch head query key", or "1 head query key" if no token is read.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no rows(): it works in plain self-attention alone")
+
+    def check(self, x, name="x"):
+        """Refuse an input that cannot be scored, else return its length. `name` is what the errors call it.
 
         Raises:
             TypeError: `x` is no floating-point tensor, or has another dtype than the weights.
@@ -51,14 +78,16 @@ class Score(nn.Module):
         """
         if not isinstance(x, torch.Tensor) or not x.is_floating_point():
             kind = x.dtype if isinstance(x, torch.Tensor) else type(x).__name__
-            raise TypeError(f"x must be a floating-point tensor (batch, length, d_model), not {kind}")
+            raise TypeError(f"{name} must be a floating-point tensor (batch, length, d_model), not {kind}")
         if x.dim() != 3:
-            raise ValueError(f"x must have the 3 axes (batch, length, d_model), but has {x.dim()}: {tuple(x.shape)}")
+            axes = f"{x.dim()}: {tuple(x.shape)}"
+            raise ValueError(f"{name} must have the 3 axes (batch, length, d_model), but has {axes}")
         _, length, d_model = x.shape
         if d_model != self.d_model:
-            raise ValueError(f"axis d_model of x is {d_model}, but this layer has d_model = {self.d_model}")
+            raise ValueError(f"axis d_model of {name} is {d_model}, but this layer has d_model = {self.d_model}")
         if not 1 <= length <= self.max_length:
-            raise ValueError(f"axis length of x is {length}, but must lie between 1 and max_length = {self.max_length}")
+            limit = f"must lie between 1 and max_length = {self.max_length}"
+            raise ValueError(f"axis length of {name} is {length}, but {limit}")
         check_dtype(x, self)
         return length
 
@@ -77,12 +106,16 @@ class DotProduct(Score):
         self.query = nn.Linear(d_model, d_model, bias=bias)
         self.key = nn.Linear(d_model, d_model, bias=bias)
 
-    def forward(self, x):
-        """x: batch length d_model -> scores: batch head query key."""
+    def keys(self, x):
+        """x: batch length d_model -> keys: batch head key d_head."""
         self.check(x)
-        query, key = self._split_heads(self.query(x)), self._split_heads(self.key(x))
+        return self._split_heads(self.key(x))
+
+    def rows(self, x, keys, key, start=0):
+        """x: batch query d_model, keys: batch head key d_head -> scores: batch head query key."""
+        query = self._split_heads(self.query(x))
         query = query / sqrt(self.d_head)  # before the product: length * d_head divisions instead of length^2
-        return einsum(query, key, "batch head query d_head, batch head key d_head -> batch head query key")
+        return einsum(query, keys, "batch head query d_head, batch head key d_head -> batch head query key")
 
 
 class Dense(Score):
@@ -98,13 +131,12 @@ class Dense(Score):
         self.weight = _linear_start(head, self.d_head, max_length, fan_in=self.d_head)
         self.bias = _linear_start(head, max_length, fan_in=self.d_head) if bias else None
 
-    def forward(self, x):
-        """x: batch length d_model -> scores: batch head query key."""
-        length = self.check(x)
+    def rows(self, x, keys, key, start=0):
+        """x: batch query d_model -> scores: batch head query key."""
         hidden = self._split_heads(self.hidden(x)).relu()
-        weight = self.weight[:, :, :length]
+        weight = self.weight[:, :, :key]
         scores = einsum(hidden, weight, "batch head query d_head, head d_head key -> batch head query key")
-        return scores if self.bias is None else scores + self.bias[:, None, :length]
+        return scores if self.bias is None else scores + self.bias[:, None, :key]
 
 
 class Random(Score):
@@ -137,10 +169,9 @@ class Random(Score):
         else:
             self.R = nn.Parameter(R)
 
-    def forward(self, x):
-        """x: batch length d_model (only its length is read) -> scores: 1 head query key."""
-        length = self.check(x)
-        return self.R[None, :, :length, :length]
+    def rows(self, x, keys, key, start=0):
+        """x: batch query d_model (only its length is read) -> scores: 1 head query key."""
+        return self.R[None, :, start : start + x.shape[1], :key]
 
 
 class FactorizedDense(Score):
@@ -167,16 +198,15 @@ class FactorizedDense(Score):
         self.bias_a = _linear_start(head, self.a, fan_in=self.d_head) if bias else None
         self.bias_b = _linear_start(head, self.b, fan_in=self.d_head) if bias else None
 
-    def forward(self, x):
-        """x: batch length d_model -> scores: batch head query key."""
-        length = self.check(x)
+    def rows(self, x, keys, key, start=0):
+        """x: batch query d_model -> scores: batch head query key."""
         hidden = self._split_heads(self.hidden(x)).relu()
         A = einsum(hidden, self.weight_a, "batch head query d_head, head d_head tile -> batch head query tile")
         B = einsum(hidden, self.weight_b, "batch head query d_head, head d_head repeat -> batch head query repeat")
         if self.bias_a is not None:
             A, B = A + self.bias_a[:, None], B + self.bias_b[:, None]
         products = einsum(A, B, "batch head query tile, batch head query repeat -> batch head query repeat tile")
-        return rearrange(products, "batch head query repeat tile -> batch head query (repeat tile)")[..., :length]
+        return rearrange(products, "batch head query repeat tile -> batch head query (repeat tile)")[..., :key]
 
 
 class FactorizedRandom(Score):
@@ -201,10 +231,9 @@ class FactorizedRandom(Score):
         self.R1 = nn.Parameter(torch.randn(head, max_length, rank) * factor)
         self.R2 = nn.Parameter(torch.randn(head, max_length, rank) * factor)
 
-    def forward(self, x):
-        """x: batch length d_model (only its length is read) -> scores: 1 head query key."""
-        length = self.check(x)
-        R1, R2 = self.R1[:, :length], self.R2[:, :length]
+    def rows(self, x, keys, key, start=0):
+        """x: batch query d_model (only its length is read) -> scores: 1 head query key."""
+        R1, R2 = self.R1[:, start : start + x.shape[1]], self.R2[:, :key]
         return einsum(R1, R2, "head query rank, head key rank -> head query key")[None]
 
 
@@ -245,6 +274,15 @@ class Mixture(Score):
     def forward(self, x):
         """x: batch length d_model -> scores: batch head query key (1 head query key if no part reads x)."""
         return sum(weight * part(x) for weight, part in zip(self.weights, self.parts, strict=True))
+
+    def keys(self, x):
+        """One entry for each part: its keys, or None."""
+        return tuple(part.keys(x) for part in self.parts)
+
+    def rows(self, x, keys, key, start=0):
+        """x: batch query d_model -> scores: batch head query key (1 head query key if no part reads x)."""
+        parts = zip(self.weights, self.parts, keys, strict=True)
+        return sum(weight * part.rows(x, kept, key, start) for weight, part, kept in parts)
 
 
 SCORES = {

@@ -31,6 +31,8 @@ GLOSSARY = {
     "repeat": "the second short output of factorized dense, tile * repeat = length [b]",
     "vocab": "the different tokens that a text is made of",
     "layer": "the attention layers of a model",
+    "label": "the classes that a classifier chooses from",
+    "beam": "the unfinished outputs that a beam search keeps for each input",
 }
 
 
