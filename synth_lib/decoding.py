@@ -21,7 +21,7 @@ def sample(logits, temperature=1.0, *, top_k=None, top_p=None, generator=None):
             the most likely one.
         top_k: only the k most likely tokens may be drawn; the first of them in the vocabulary, if some are equal.
         top_p: only the most likely tokens may be drawn, as few as reach the probability p together. The most likely
-            one always may.
+            one always may. With top_k, those that it leaves have the probability 1 together.
         generator: a torch.Generator on the CPU (default: torch's own), where the draw takes place: so a seed means
             the same on every device.
 
@@ -121,7 +121,6 @@ def beam_search(step, batch, *, start, end, count, beam, length_penalty):
                     chosen[sample_at, going_on] = place
                     total[sample_at, going_on] = score
                     going_on += 1
-            total[sample_at, going_on:] = float("-inf")
             hope = total[sample_at].max().item() / length_factor(count, length_penalty)
             running[sample_at] = running[sample_at] and hope > finished[sample_at][0]
         parent, token = chosen // vocab, chosen % vocab

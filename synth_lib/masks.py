@@ -19,7 +19,8 @@ def padding(lengths, length, side="right"):
 
     Args:
         lengths: the real length of each sequence, whole numbers, a list or a tensor of shape "batch". The range of
-            a tensor on another device than the CPU is not checked: reading it back would make that device wait.
+            a tensor on another device than the CPU is not checked: reading it back would make that device wait. Nor
+            is it under torch.compile, which cannot read a tensor.
         length: the padded length they all have.
         side: where the padding stands, "right" or "left".
 
@@ -33,7 +34,7 @@ def padding(lengths, length, side="right"):
         raise TypeError(f"lengths must be whole numbers, not {lengths.dtype}")
     if lengths.dim() != 1:
         raise ValueError(f"lengths must have the one axis (batch,), but has the shape {tuple(lengths.shape)}")
-    if lengths.numel() and lengths.device.type == "cpu" and not 0 <= int(lengths.min()) <= int(lengths.max()) <= length:
+    if can_read(lengths) and not 0 <= int(lengths.min()) <= int(lengths.max()) <= length:
         raise ValueError(f"lengths are {lengths.tolist()}, but must lie between 0 and length = {length}")
     if side not in ("right", "left"):
         raise ValueError(f'side is {side!r}, but must be "right" or "left"')
@@ -41,6 +42,11 @@ def padding(lengths, length, side="right"):
     position = torch.arange(length, device=lengths.device)
     real = position < lengths[:, None] if side == "right" else position >= length - lengths[:, None]
     return real[:, None, None, :]
+
+
+def can_read(lengths):
+    """Whether there are numbers that can be read back for a check, without a device that waits or a broken graph."""
+    return lengths.numel() > 0 and lengths.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def check_mask(mask, batch, head, query, key=None):

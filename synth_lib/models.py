@@ -6,12 +6,14 @@
 Read from the top: the models, then what they share: the block, and what stands around the blocks.
 """
 
+from contextlib import contextmanager
+
 import torch
 from torch import nn
 
 from synth_lib.attention import Attention, Cache, CrossAttention
 from synth_lib.decoding import beam_search, check_sampling, greedy_search, sample
-from synth_lib.masks import padding
+from synth_lib.masks import can_read, padding
 from synth_lib.scores import Score, make_score
 from synth_lib.shapes import check_number, check_whole_number
 
@@ -33,6 +35,16 @@ class _Model(nn.Module):
         """Draw the embeddings. Where they are the output matrix too, torch's own start, of spread 1, is too large."""
         nn.init.normal_(self.token.weight, std=0.02)
         nn.init.normal_(self.position.weight, std=0.02)
+
+    @contextmanager
+    def _evaluating(self):
+        """A `with` block in which nothing is dropped; after it, also after an error, the model trains as before."""
+        training = self.training
+        self.eval()
+        try:
+            yield
+        finally:
+            self.train(training)
 
     def _embed(self, tokens, start=0, name="tokens"):
         """tokens "batch length", which stand at the places start, start + 1, ... -> x "batch length d_model"."""
@@ -84,7 +96,7 @@ class LanguageModel(_Model):
             TypeError: tokens are not int64.
             ValueError: tokens have not two axes, or length does not lie between 1 and max_length.
         """
-        x, _ = self._run(tokens, caches)
+        x, _ = self._run(tokens, caches, need_weights=False)
         return self.norm(x) @ self.token.weight.T
 
     def attention_maps(self, tokens):
@@ -96,13 +108,13 @@ class LanguageModel(_Model):
         """An empty `Cache` for each layer, for a text that has not begun."""
         return [Cache() for _ in self.blocks]
 
-    def _run(self, tokens, caches=None):
+    def _run(self, tokens, caches=None, need_weights=True):
         caches = [None] * len(self.blocks) if caches is None else caches
         start = 0 if caches[0] is None else caches[0].length
         x = self._embed(tokens, start)
         maps = []
         for block, cache in zip(self.blocks, caches, strict=True):
-            x, weights = block(x, cache=cache)
+            x, weights = block(x, cache=cache, need_weights=need_weights)
             maps.append(weights)
         return x, maps
 
@@ -123,19 +135,17 @@ class LanguageModel(_Model):
             check_whole_number("count", count)
         check_sampling(temperature, top_k, top_p)
         choose = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "generator": generator}
-        self._embed(tokens[:, -self.max_length :])
-        training = self.training
-        self.eval()
         caches = self.new_caches() if cache else None
         unread = tokens[:, -self.max_length :]
-        for _ in range(count):
-            if caches and caches[0].length + unread.shape[1] > self.max_length:
-                caches = None
-            if not caches:
-                unread = tokens[:, -self.max_length :]
-            unread = sample(self(unread, caches=caches)[:, -1], **choose)
-            tokens = torch.cat([tokens, unread], dim=1)
-        self.train(training)
+        with self._evaluating():
+            self._embed(unread)
+            for _ in range(count):
+                if caches and caches[0].length + unread.shape[1] > self.max_length:
+                    caches = None
+                if not caches:
+                    unread = tokens[:, -self.max_length :]
+                unread = sample(self(unread, caches=caches)[:, -1], **choose)
+                tokens = torch.cat([tokens, unread], dim=1)
         return tokens
 
 
@@ -189,8 +199,8 @@ class EncoderDecoder(_Model):
             TypeError, ValueError: tokens are not int64, have not two axes, or are too long; lengths do not fit.
         """
         mask = _mask(source_lengths, source)
-        memory, _ = self._encode(source, mask)
-        x, _, _ = self._decode(target, memory, mask)
+        memory, _ = self._encode(source, mask, need_weights=False)
+        x, _, _ = self._decode(target, memory, mask, need_weights=False)
         return self.decoder_norm(x) @ self.token.weight.T
 
     def attention_maps(self, source, target, source_lengths=None):
@@ -226,44 +236,41 @@ class EncoderDecoder(_Model):
         check_number("length_penalty", length_penalty)
         if count > self.max_length:
             raise ValueError(f"count is {count}, but must be at most max_length = {self.max_length}")
-        training = self.training
-        self.eval()
-        mask = _mask(source_lengths, source)
-        memory, _ = self._encode(source, mask)
-        memory = memory.repeat_interleave(beam, dim=0)
-        mask = None if mask is None else mask.repeat_interleave(beam, dim=0)
         caches = self.new_caches()
 
         def step(tokens, rows):
             if rows is not None:  # the memory of a sample is the same for all its beginnings, and stays
                 for own, _ in caches:
                     own.reorder(rows.to(source.device))
-            x, _, _ = self._decode(tokens.to(source.device), memory, mask, caches)
+            x, _, _ = self._decode(tokens.to(source.device), memory, mask, caches, need_weights=False)
             return self.decoder_norm(x[:, -1]) @ self.token.weight.T
 
         ends = {"start": start, "end": end, "count": count}
-        if beam == 1:
-            found = greedy_search(step, len(source), **ends)
-        else:
-            found = beam_search(step, len(source), **ends, beam=beam, length_penalty=length_penalty)
-        self.train(training)
-        return found
+        with self._evaluating():
+            mask = _mask(source_lengths, source)
+            memory, _ = self._encode(source, mask, need_weights=False)
+            memory = memory.repeat_interleave(beam, dim=0)
+            mask = None if mask is None else mask.repeat_interleave(beam, dim=0)
+            if beam == 1:
+                return greedy_search(step, len(source), **ends)
+            return beam_search(step, len(source), **ends, beam=beam, length_penalty=length_penalty)
 
-    def _encode(self, source, mask):
+    def _encode(self, source, mask, need_weights=True):
         x, maps = self._embed(source, name="source"), []
         for block in self.encoder:
-            x, weights = block(x, mask)
+            x, weights = block(x, mask, need_weights=need_weights)
             maps.append(weights)
         return self.encoder_norm(x), maps
 
-    def _decode(self, target, memory, memory_mask, caches=None):
+    def _decode(self, target, memory, memory_mask, caches=None, need_weights=True):
         caches = [(None, None)] * len(self.decoder) if caches is None else caches
         start = 0 if caches[0][0] is None else caches[0][0].length
         x, maps, cross_maps = self._embed(target, start, "target"), [], []
         for block, (cache, memory_cache) in zip(self.decoder, caches, strict=True):
             x, weights, cross = block(
-                x, cache=cache, memory=memory, memory_mask=memory_mask, memory_cache=memory_cache
-            )
+                x, cache=cache, memory=memory, memory_mask=memory_mask, memory_cache=memory_cache,
+                need_weights=need_weights,
+            )  # fmt: skip
             maps.append(weights)
             cross_maps.append(cross)
         return x, maps, cross_maps
@@ -305,7 +312,7 @@ class Classifier(_Model):
             TypeError, ValueError: tokens are not int64, have not two axes, or are too long; lengths do not fit.
         """
         mask = _mask(lengths, tokens)
-        x, _ = self._run(tokens, mask)
+        x, _ = self._run(tokens, mask, need_weights=False)
         x = self.norm(x)
         if mask is None:
             return self.label(x.mean(dim=1))
@@ -317,10 +324,10 @@ class Classifier(_Model):
         _, maps = self._run(tokens, _mask(lengths, tokens))
         return maps
 
-    def _run(self, tokens, mask):
+    def _run(self, tokens, mask, need_weights=True):
         x, maps = self._embed(tokens), []
         for block in self.blocks:
-            x, weights = block(x, mask)
+            x, weights = block(x, mask, need_weights=need_weights)
             maps.append(weights)
         return x, maps
 
@@ -350,18 +357,20 @@ class Block(nn.Module):
         )
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x, mask=None, *, cache=None, memory=None, memory_mask=None, memory_cache=None):
-        """x: batch length d_model -> (the same shape, weights "batch head query key").
+    def forward(
+        self, x, mask=None, *, cache=None, memory=None, memory_mask=None, memory_cache=None, need_weights=True
+    ):  # fmt: skip
+        """x: batch length d_model -> (the same shape, weights "batch head query key", or None if not needed).
 
-        With `memory`, "batch key d_model", the third result is the weights of the cross-attention. Masks and caches
-        are those of `Attention` and `CrossAttention`.
+        With `memory`, "batch key d_model", the third result is the weights of the cross-attention. Masks, caches and
+        need_weights are those of `Attention` and `CrossAttention`.
         """
         start = 0 if cache is None else cache.length
-        y, weights = self.attention(self.norm_attention(x), mask, cache=cache)
+        y, weights = self.attention(self.norm_attention(x), mask, cache=cache, need_weights=need_weights)
         x = x + self.dropout(y)
         if memory is not None:
             y, cross_weights = self.cross_attention(
-                self.norm_cross(x), memory, memory_mask, start=start, cache=memory_cache
+                self.norm_cross(x), memory, memory_mask, start=start, cache=memory_cache, need_weights=need_weights
             )
             x = x + self.dropout(y)
         x = x + self.dropout(self.mlp(self.norm_mlp(x)))
@@ -375,9 +384,9 @@ def _mask(lengths, tokens):
     lengths = torch.as_tensor(lengths, device=tokens.device)
     if lengths.shape != tokens.shape[:1]:
         raise ValueError(f"lengths are {tuple(lengths.shape)}, but there are {len(tokens)} texts")
-    if lengths.device.type == "cpu" and (lengths < 1).any():
+    if can_read(lengths) and (lengths < 1).any():
         raise ValueError(f"lengths are {lengths.tolist()}, but every text needs at least one real token")
-    return padding(lengths, tokens.shape[1])
+    return padding(lengths, tokens.shape[-1])  # whether tokens have two axes, the embedding checks
 
 
 def _scores(score, d_model, head, layer, max_length, **options):

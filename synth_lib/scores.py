@@ -88,7 +88,7 @@ class Score(nn.Module):
         if not 1 <= length <= self.max_length:
             limit = f"must lie between 1 and max_length = {self.max_length}"
             raise ValueError(f"axis length of {name} is {length}, but {limit}")
-        check_dtype(x, self)
+        check_dtype(x, self, name)
         return length
 
     def _split_heads(self, features):
@@ -365,12 +365,12 @@ def decaying_scores(length, rate):
     return -rate * (position[:, None] - position).abs()
 
 
-def check_dtype(x, module):
+def check_dtype(x, module, name="x"):
     """Raise a TypeError if x has another dtype than the weights of `module`, which autocast alone can bridge."""
     state = (tensor for tensor in chain(module.parameters(), module.buffers()) if tensor.is_floating_point())
     dtype = next((tensor.dtype for tensor in state), x.dtype)
     if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
-        raise TypeError(f"x is {x.dtype}, but the layer is {dtype}; convert one of them with .to({dtype})")
+        raise TypeError(f"{name} is {x.dtype}, but the layer is {dtype}; convert one of them with .to({dtype})")
 
 
 def _linear_start(*shape, fan_in):

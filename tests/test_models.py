@@ -1,12 +1,15 @@
-"""The language model against a slow one of plain loops, and what it must not do: look ahead."""
+"""The three models against slow ones of plain loops, and what they must not do: look ahead, or at padding."""
 
 import math
 
 import pytest
+import reference
 import torch
+from properties import refuses
+from test_decoding import judged
 from torch.nn import functional as F
 
-from synth_lib.models import LanguageModel
+from synth_lib.models import Block, Classifier, EncoderDecoder, LanguageModel
 from synth_lib.scores import SCORES as registry
 from synth_lib.scores import Dense
 
@@ -303,3 +306,464 @@ def test_no_two_parameters_start_from_the_same_random_numbers(score):
         for second in matrices[:i]:
             correlation = torch.corrcoef(torch.stack([first, second]))[0, 1]
             assert abs(correlation) < 0.95  # the same numbers, scaled, have 1
+
+
+def test_generate_draws_the_same_while_the_model_trains():
+    drawn = []
+    for training in (True, False):
+        model = make(dropout=0.5).train(training)
+        torch.manual_seed(3)
+        drawn.append(model.generate(some_tokens(1, 4), 6))
+    assert torch.equal(*drawn)
+
+
+# The encoder-decoder
+
+LABEL, SOURCE, TARGET = 5, 7, 6
+LENGTHS = [7, 3, 1]  # real tokens of each source; the second and the third are padded
+
+
+def away_from_the_start(model):
+    with torch.no_grad():  # biases are 0 and norms are 1 at the start, and mistakes hide
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def translator(score="dot_product", dtype=torch.float64, **options):
+    torch.manual_seed(1)
+    return away_from_the_start(EncoderDecoder(VOCAB, D_MODEL, HEAD, LAYER, MAX_LENGTH, score, **options).to(dtype))
+
+
+def classifier(score="dot_product", dtype=torch.float64, **options):
+    torch.manual_seed(1)
+    return away_from_the_start(Classifier(VOCAB, LABEL, D_MODEL, HEAD, LAYER, MAX_LENGTH, score, **options).to(dtype))
+
+
+def some_pairs(batch=3, dtype=torch.int64):
+    generator = torch.Generator().manual_seed(4)
+    return tuple(torch.randint(VOCAB, (batch, length), generator=generator) for length in (SOURCE, TARGET))
+
+
+def exactly(actual, expected):
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-11)
+
+
+def embedded(model):
+    """A list that fills with the embeddings of every forward pass, to take gradients of."""
+    found = []
+    model.token.register_forward_hook(lambda module, inputs, output: found.append(output))
+    return found
+
+
+@pytest.mark.parametrize(
+    "score, cross_score", [("dot_product", "dot_product"), ("random + dense", "dot_product"), ("dot_product", "random")]
+)
+def test_encoder_decoder_equals_the_slow_one(score, cross_score):
+    """The slow one knows no padding: it reads the real tokens of one source."""
+    model, (source, target) = translator(score, cross_score=cross_score), some_pairs()
+    logits, maps = model(source, target, LENGTHS), model.attention_maps(source, target, LENGTHS)
+    for n, real in enumerate(LENGTHS):
+        expected, slow_maps = reference.encoder_decoder(model, source[n, :real].tolist(), target[n].tolist())
+        exactly(logits[n], expected)
+        assert list(maps) == list(slow_maps)
+        for layer in range(LAYER):
+            exactly(maps["encoder"][layer][n, :, :real, :real], slow_maps["encoder"][layer])
+            exactly(maps["decoder"][layer][n], slow_maps["decoder"][layer])
+            exactly(maps["cross"][layer][n, :, :, :real], slow_maps["cross"][layer])
+            assert (maps["encoder"][layer][n, ..., real:] == 0).all() and (
+                maps["cross"][layer][n, ..., real:] == 0
+            ).all()
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_the_axes_of_the_maps_of_the_encoder_decoder(score):
+    model, (source, target) = translator(score), some_pairs()
+    maps = model.attention_maps(source, target, torch.tensor(LENGTHS))
+    shapes = {"encoder": (SOURCE, SOURCE), "decoder": (TARGET, TARGET), "cross": (TARGET, SOURCE)}
+    assert list(maps) == list(shapes)
+    for name, (query, key) in shapes.items():
+        assert len(maps[name]) == LAYER
+        for weights in maps[name]:
+            assert weights.shape == (3, HEAD, query, key)
+            exactly(weights.sum(-1), torch.ones(3, HEAD, query).double())
+    for layer in range(LAYER):
+        assert (maps["encoder"][layer][0] > 0).all(), "the encoder hides what comes later"
+        assert (maps["decoder"][layer].triu(1) == 0).all(), "the decoder looks ahead"
+        assert (maps["decoder"][layer].tril() > 0).sum() == 3 * HEAD * TARGET * (TARGET + 1) / 2
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_a_target_place_depends_on_the_whole_source_and_on_its_own_past(score):
+    model, (source, target) = translator(score, cross_score=score), some_pairs()
+    found = embedded(model)
+    logits = model(source, target, LENGTHS)
+    of_source, of_target = found
+    for i in range(TARGET):
+        read_source, read_target = torch.autograd.grad(logits[:, i].square().sum(), found, retain_graph=True)
+        for n, real in enumerate(LENGTHS):
+            assert read_source[n].abs().sum(-1).gt(0).tolist() == [True] * real + [False] * (SOURCE - real)
+            assert read_target[n].abs().sum(-1).gt(0).tolist() == [True] * (i + 1) + [False] * (TARGET - i - 1)
+    others = torch.autograd.grad(logits[0].square().sum(), found)
+    assert all((read[1:] == 0).all() for read in others), "a sentence reads another one"
+    assert of_source.shape[1] == SOURCE and of_target.shape[1] == TARGET
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_padding_changes_no_value_and_no_gradient(score):
+    """What the padding holds, how much of it there is, and what else is in the batch."""
+    model, (source, target) = translator(score, cross_score=score), some_pairs()
+    logits = model(source, target, LENGTHS)
+    other = source.clone()
+    for n, real in enumerate(LENGTHS):
+        other[n, real:] = (other[n, real:] + 3) % VOCAB
+    assert torch.equal(model(other, target, LENGTHS), logits)
+    for n, real in enumerate(LENGTHS):
+        exactly(model(source[n : n + 1, :real], target[n : n + 1]), logits[n : n + 1])
+
+    def gradients(logits):
+        return torch.autograd.grad(logits.square().sum(), list(model.parameters()), materialize_grads=True)
+
+    alone = [gradients(model(source[n : n + 1, :r], target[n : n + 1])) for n, r in enumerate(LENGTHS)]
+    torch.testing.assert_close(
+        gradients(logits), tuple(sum(parts) for parts in zip(*alone, strict=True)), rtol=1e-9, atol=1e-9
+    )
+
+
+def test_lengths_that_are_all_full_are_no_lengths():
+    (source, target), text = some_pairs(), some_tokens(3, SOURCE)
+    exactly(translator()(source, target), translator()(source, target, [SOURCE] * 3))
+    exactly(classifier()(text), classifier()(text, [SOURCE] * 3))
+
+
+def parameters_of_s(score):
+    return {
+        "dot_product": 2 * D_MODEL**2,
+        "dense": D_MODEL**2 + D_MODEL * MAX_LENGTH,
+        "random": HEAD * MAX_LENGTH**2,
+        "fixed_random": 0,
+    }[score]
+
+
+@pytest.mark.parametrize("score", ["dot_product", "dense", "random", "fixed_random"])
+def test_the_numbers_of_parameters_of_encoder_decoder_and_classifier_are_the_formulas(score):
+    """Counted on the meta device, where a model of any size has no numbers."""
+    sizes = (D_MODEL, HEAD, LAYER, MAX_LENGTH, score)
+    with torch.device("meta"):
+        pair = EncoderDecoder(VOCAB, *sizes, bias=False, cross_score="random")
+        labels = Classifier(VOCAB, LABEL, *sizes, bias=False)
+        logits = pair(torch.zeros(2, 7).long(), torch.zeros(2, 6).long(), torch.tensor([7, 3]))
+        assert logits.shape == (2, 6, VOCAB) and labels(torch.zeros(2, 7).long(), [7, 3]).shape == (2, LABEL)
+    assert logits.device.type == "meta"
+    embeddings, value_and_output, mlp, norm = (VOCAB + MAX_LENGTH) * D_MODEL, 2 * D_MODEL**2, 8 * D_MODEL**2, D_MODEL
+    encoder_block = parameters_of_s(score) + value_and_output + mlp + 2 * norm
+    decoder_block = encoder_block + parameters_of_s("random") + value_and_output + norm
+    for model, expected in (
+        (pair, embeddings + LAYER * (encoder_block + decoder_block) + 2 * norm),
+        (labels, embeddings + LAYER * encoder_block + norm + D_MODEL * LABEL),
+    ):
+        assert sum(parameter.numel() for parameter in model.parameters()) == expected
+    assert all("bias" not in name for name, _ in [*pair.named_parameters(), *labels.named_parameters()])
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_all_parameters_of_encoder_decoder_and_classifier_get_a_gradient(score):
+    pair, labels, (source, target) = translator(score), classifier(score), some_pairs()
+    pair(source, target, LENGTHS).square().sum().backward()
+    labels(source, LENGTHS).square().sum().backward()
+    for model in (pair, labels):
+        assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
+
+
+def test_one_matrix_embeds_both_languages_and_makes_the_logits():
+    model, (source, target) = translator(), some_pairs()
+    assert [name for name, value in model.state_dict().items() if VOCAB in value.shape] == ["token.weight"]
+    source[:], target[:] = 3, 4
+    (gradient,) = torch.autograd.grad(model(source, target)[..., 5].sum(), model.token.weight)
+    assert gradient.abs().sum(-1).gt(0).nonzero()[:, 0].tolist() == [3, 4, 5]  # source, target, output
+
+
+def test_the_scores_of_the_encoder_decoder():
+    sizes = (VOCAB, D_MODEL, HEAD, 2, MAX_LENGTH)
+    model = EncoderDecoder(*sizes, ["random", "dense"], cross_score="factorized_random", dropout=0.25)
+    for blocks in (model.encoder, model.decoder):
+        assert [type(block.attention.score).__name__ for block in blocks] == ["Random", "Dense"]
+    assert [type(block.cross_attention.score).__name__ for block in model.decoder] == ["FactorizedRandom"] * 2
+    assert not any(hasattr(block, "cross_attention") for block in model.encoder)
+    assert model.decoder[1].cross_attention.dropout == model.encoder[0].attention.dropout == 0.25
+    assert type(translator("random").decoder[0].cross_attention.score).__name__ == "DotProduct"
+    starts = [block.attention.score.R for block in (*translator("random").encoder, *translator("random").decoder)]
+    assert len({start.sum().item() for start in starts}) == 4, "two layers share R or start alike"
+    model = EncoderDecoder(*sizes, "factorized_random", cross_score="random", rank=3)
+    assert model.decoder[0].attention.score.R1.shape[-1] == 3
+
+
+def test_with_one_seed_the_shared_parts_of_encoder_decoder_and_classifier_start_equal():
+    for kind, sizes in ((EncoderDecoder, (VOCAB,)), (Classifier, (VOCAB, LABEL))):
+        states = []
+        for score in ("dot_product", "random", "random + dense"):
+            torch.manual_seed(5)
+            states.append(kind(*sizes, D_MODEL, HEAD, LAYER, MAX_LENGTH, score).state_dict())
+        shared = [name for name in states[0] if "attention.score" not in name or "cross" in name]
+        assert len(shared) > 20
+        assert all(torch.equal(states[0][name], state[name]) for state in states[1:] for name in shared)
+        assert all(states[0][f"{name}.weight"].std() < 0.03 for name in ("token", "position"))  # torch's own: 1
+
+
+def test_what_does_not_fit_the_encoder_decoder_is_refused():
+    model, (source, target) = translator(), some_pairs()
+    with refuses(ValueError, "axis batch of memory is 3, but of x 2"):
+        model(source, target[:2])
+    with refuses(TypeError, "source must be int64, not torch.float32"):
+        model(source.float(), target)
+    with refuses(TypeError, "target must be int64, not torch.int32"):
+        model(source, target.int())
+    for lengths in (None, [7] * 7):
+        with refuses(ValueError, 'source must be "batch length", but are (7,)'):
+            model(source[0], target, lengths)
+    with refuses(ValueError, "axis length of target is 9, not 1 to max_length = 8"):
+        model(source, torch.zeros(3, 9).long())
+    with refuses(ValueError, "axis length of source is 0, not 1 to max_length = 8"):
+        model(source[:, :0], target)
+    with refuses(ValueError, "lengths are (2,), but there are 3 texts"):
+        model(source, target, [7, 3])
+    with refuses(ValueError, "lengths are [7, 0, 3]", "at least one real token"):
+        model(source, target, [7, 0, 3])
+    with refuses(ValueError, "lengths are [7, 8, 3]", "length = 7"):
+        model(source, target, [7, 8, 3])
+    with refuses(TypeError, "lengths must be whole numbers"):
+        model(source, target, [7.0, 3.0, 3.0])
+    with refuses(TypeError, "score must hold names"):
+        EncoderDecoder(VOCAB, D_MODEL, HEAD, 1, MAX_LENGTH, [Dense(D_MODEL, HEAD, MAX_LENGTH)])
+    with refuses(ValueError, "unknown score"):
+        EncoderDecoder(VOCAB, D_MODEL, HEAD, 1, MAX_LENGTH, cross_score="vanilla")
+
+
+# Translating
+
+BEGIN, STOP = 1, 2
+ENDS = {"start": BEGIN, "end": STOP, "count": 6}
+
+
+def ready_to_stop(model, more=1.0):
+    """Untrained, a model seldom ends: make it surer, and its end likelier, so that outputs differ in length."""
+    with torch.no_grad():
+        model.token.weight.mul_(2)
+        model.decoder_norm.bias.add_(more * model.token.weight[STOP])
+    return model
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_greedy_translation_is_the_argmax_of_the_full_pass(score):
+    model, (source, _) = ready_to_stop(translator(score)), some_pairs(8)
+    lengths = [7, 1, 2, 3, 4, 5, 6, 7]
+    expected = []
+    for sentence, real in zip(source, lengths, strict=True):
+        written = [BEGIN]
+        while len(written) <= ENDS["count"]:
+            row = model(sentence[None, :real], torch.tensor([written]))[0, -1].tolist()
+            written.append(row.index(max(row)))
+            if written[-1] == STOP:
+                break
+        expected.append([token for token in written[1:] if token != STOP])
+    assert model.translate(source, lengths, **ENDS) == expected
+
+
+@pytest.mark.parametrize("beam", [1, 2, 4])
+def test_a_padded_batch_is_translated_as_one_by_one(beam):
+    model, (source, _) = ready_to_stop(translator("dense")), some_pairs(8)
+    lengths = [7, 1, 2, 3, 4, 5, 6, 7]
+    together = model.translate(source, lengths, **ENDS, beam=beam)
+    alone = [model.translate(source[n : n + 1, :real], **ENDS, beam=beam)[0] for n, real in enumerate(lengths)]
+    assert together == alone and len({len(output) for output in together}) > 1
+
+
+@pytest.mark.parametrize("score", ["dot_product", "random", "dense + random"])
+def test_a_wide_beam_finds_the_best_translation_that_there_is(score):
+    """Every output of up to 3 tokens is judged by the full pass; the caches must follow their beginnings."""
+    torch.manual_seed(1)
+    vocab, count, batch, lengths = 5, 4, 4, [3, 1, 2, 3]
+    model = EncoderDecoder(vocab, D_MODEL, HEAD, LAYER, MAX_LENGTH, score).double()
+    source = torch.randint(vocab, (batch, 3), generator=torch.Generator().manual_seed(6))
+    model, found_lengths = ready_to_stop(away_from_the_start(model), 0.8), set()
+    others = [token for token in range(vocab) if token != STOP]
+    beginnings = torch.cartesian_prod(*[torch.tensor(others)] * (count - 1))
+    targets = torch.cat([torch.full((len(beginnings), 1), BEGIN), beginnings], dim=1)
+    with torch.no_grad():
+        chances = [
+            model(source[n : n + 1, :real].expand(len(targets), -1), targets).softmax(-1)
+            for n, real in enumerate(lengths)
+        ]
+    rows = {tuple(beginning[:i]): (n, i) for n, beginning in enumerate(beginnings.tolist()) for i in range(count)}
+
+    def chance(at, written):
+        n, i = rows[written]
+        return chances[at][n, i].tolist()
+
+    outputs = [(*beginning, STOP) for beginning in rows]
+    for length_penalty in (0.0, 0.6, 3.0):
+        best = [max(outputs, key=lambda output: judged(chance, n, output, length_penalty)) for n in range(batch)]
+        ends = {"start": BEGIN, "end": STOP, "count": count, "beam": 4 ** (count - 1)}
+        found = model.translate(source, lengths, **ends, length_penalty=length_penalty)
+        assert found == [list(output[:-1]) for output in best]
+        found_lengths |= {len(output) for output in found}
+    assert len(found_lengths) > 1
+
+
+def test_the_length_penalty_makes_translations_longer():
+    model, (source, _) = ready_to_stop(translator()), some_pairs(8)
+    lengths = [sum(map(len, model.translate(source, **ENDS, beam=4, length_penalty=penalty))) for penalty in (0.0, 5.0)]
+    assert lengths[0] < lengths[1]
+    default = model.translate(source, **ENDS, beam=4)
+    assert default == model.translate(source, **ENDS, beam=4, length_penalty=0.6)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_translating_drops_nothing_and_leaves_the_mode_also_after_an_error(beam):
+    model, (source, _) = translator(dropout=0.5).train(), some_pairs()
+    first = model.translate(source, **ENDS, beam=beam)
+    assert model.training and first == model.translate(source, **ENDS, beam=beam)
+    bad = {"source": source.float()}, {"source_lengths": [1, 2]}, {"start": VOCAB}, {"count": 9}
+    for wrong in bad:
+        with pytest.raises((TypeError, ValueError, IndexError)):
+            model.translate(**({"source": source, **ENDS, "beam": beam} | wrong))
+        assert all(module.training for module in model.modules())
+    model.eval().translate(source, **ENDS, beam=beam)
+    assert not model.training
+    assert model.translate(source, **(ENDS | {"count": MAX_LENGTH}), beam=beam)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"count": 9}, "count is 9, but must be at most max_length = 8"),
+        ({"count": 0}, "count is 0, but must be a whole number of at least 1"),
+        ({"beam": 0}, "beam is 0, but must be a whole number of at least 1"),
+        ({"length_penalty": -0.1}, "length_penalty is -0.1, but must be a finite number of at least 0"),
+    ],
+)
+def test_options_of_translate_that_do_not_fit_are_refused(options, message):
+    with refuses(ValueError, message):
+        translator().translate(some_pairs()[0], **(ENDS | options))
+
+
+# The classifier
+
+
+@pytest.mark.parametrize("score", ["dot_product", "random + dense"])
+def test_classifier_equals_the_slow_one(score):
+    """The slow one knows no padding: it reads, and takes the mean of, the real tokens of one text."""
+    model, tokens = classifier(score), some_tokens(3, SOURCE)
+    logits, maps = model(tokens, LENGTHS), model.attention_maps(tokens, LENGTHS)
+    assert logits.shape == (3, LABEL) and len(maps) == LAYER
+    for n, real in enumerate(LENGTHS):
+        expected, slow_maps = reference.classifier(model, tokens[n, :real].tolist())
+        exactly(logits[n], expected)
+        for weights, slow in zip(maps, slow_maps, strict=True):
+            exactly(weights[n, :, :real, :real], slow)
+            assert (weights[n, :, :, real:] == 0).all()
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_a_classifier_reads_all_real_tokens_and_no_padding(score):
+    model, tokens, lengths = classifier(score), some_tokens(3, MAX_LENGTH), [MAX_LENGTH, 4, 1]
+    found = embedded(model)
+    logits = model(tokens, lengths)
+    (gradient,) = torch.autograd.grad(logits.square().sum(), found)
+    for n, real in enumerate(lengths):
+        assert gradient[n].abs().sum(-1).gt(0).tolist() == [True] * real + [False] * (MAX_LENGTH - real)
+        exactly(model(tokens[n : n + 1, :real]), logits[n : n + 1])
+    other = tokens.clone()
+    for n, real in enumerate(lengths):
+        other[n, real:] = (other[n, real:] + 3) % VOCAB
+    assert torch.equal(model(other, lengths), logits)
+    assert (model.attention_maps(tokens)[0] > 0).all(), "a classifier hides what comes later"
+
+
+@pytest.mark.parametrize("score, compares", [("dot_product", True), ("random", False), ("dense", False)])
+def test_who_compares_the_two_sentences_of_a_pair(score, compares):
+    """What the separator reads in one layer, for two first and two second sentences. If the map does not compare, each
+    sentence adds its own part: f(a, c) - f(b, c) - f(a, d) + f(b, d) is 0."""
+    model = classifier(score)
+    first, second, separator = torch.tensor([[4, 5, 6], [7, 8, 9]]), torch.tensor([[5, 10, 6], [4, 4, 8]]), 3
+    pairs = [torch.cat([a, torch.tensor([separator]), c]) for a in first for c in second]
+    read = []
+    model.blocks[0].attention.register_forward_hook(lambda module, inputs, output: read.append(output[0][:, 3]))
+    model(torch.stack(pairs))
+    ac, ad, bc, bd = read[0]
+    assert (ac - bd).abs().max() > 0.01
+    mixed = (ac - bc - ad + bd).abs().max()
+    assert mixed > 1e-3 if compares else mixed < 1e-12
+
+
+def test_what_does_not_fit_the_classifier_is_refused():
+    model, tokens = classifier(), some_tokens(3, SOURCE)
+    with refuses(ValueError, "label is 0, but must be a whole number of at least 1"):
+        Classifier(VOCAB, 0, D_MODEL, HEAD, LAYER, MAX_LENGTH)
+    with refuses(ValueError, "lengths are [7, 0, 3]", "at least one real token"):
+        model(tokens, torch.tensor([7, 0, 3]))
+    with refuses(ValueError, "lengths are (2,), but there are 3 texts"):
+        model.attention_maps(tokens, [1, 2])
+    with refuses(TypeError, "tokens must be int64, not torch.float32"):
+        model(tokens.float())
+    with refuses(ValueError, 'tokens must be "batch length", but are (7,)'):
+        model(tokens[0])
+    with refuses(ValueError, "axis length of tokens is 9, not 1 to max_length = 8"):
+        model(torch.zeros(3, 9).long())
+
+
+# All three
+
+
+def all_three(score, dtype=torch.float32, **options):
+    """(name, model, its inputs) of each model, with padding where it has any."""
+    source, target = some_pairs()
+    yield "language model", make(score, **options).to(dtype), (source,)
+    yield "encoder-decoder", translator(score, dtype, **options), (source, target, torch.tensor(LENGTHS))
+    yield "classifier", classifier(score, dtype, **options), (source, torch.tensor(LENGTHS))
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_lower_precision_gives_the_same_within_its_rounding(score):
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 0.15)):
+        for name, model, inputs in all_three(score, dtype):
+            logits = model(*inputs)
+            assert logits.dtype == dtype, name
+            exact = model.double()(*inputs)  # the same weights, rounded already
+            spread = exact.std()
+            assert ((logits.double() - exact) / spread).abs().max() < tolerance, name
+
+
+def test_all_three_compile_without_a_break_also_with_lengths():
+    sizes = (D_MODEL, HEAD, 1, MAX_LENGTH, "random + dot_product")
+    source, target = some_pairs()
+    for model, inputs in (
+        (EncoderDecoder(VOCAB, *sizes), (source, target, torch.tensor(LENGTHS))),
+        (Classifier(VOCAB, LABEL, *sizes), (source, torch.tensor(LENGTHS))),
+    ):  # the language model compiles above
+        torch._dynamo.reset()
+        compiled = torch.compile(model, fullgraph=True, backend="eager")
+        assert torch.allclose(compiled(*inputs), model(*inputs), atol=1e-5)
+
+
+def test_dropout_acts_in_all_three_while_training_only():
+    for name, model, inputs in all_three("random + dot_product", dropout=0.3):
+        assert torch.equal(model(*inputs), model(*inputs)), name
+        model.train()
+        assert not torch.equal(model(*inputs), model(*inputs)), name
+
+
+def test_all_three_under_autocast():
+    for name, model, inputs in all_three("random + dot_product"):
+        exact = model(*inputs)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            logits = model(*inputs)
+        assert ((logits.float() - exact) / exact.std()).abs().max() < 0.15, name
+
+
+def test_a_block_is_not_causal_unless_told():
+    torch.manual_seed(0)
+    x = torch.randn(2, 6, D_MODEL)
+    y, weights = Block(D_MODEL, HEAD, MAX_LENGTH, "dense")(x)
+    assert y.shape == x.shape and (weights > 0).all()
+    assert (Block(D_MODEL, HEAD, MAX_LENGTH, "dense", causal=True)(x)[1].triu(1) == 0).all()

@@ -1,0 +1,358 @@
+"""The fast form of each S equals the plain one: outputs, gradients, masks, lengths, dtypes.
+
+On a CPU some forms are not chosen, since they are not faster there, and FlexAttention does not train. All are tested
+here nevertheless: `mixed` is told the form, and in the place of FlexAttention stands what it computes. The same
+comparison on a GPU, with the kernels: python -m synth_lib.bench --suite check --device cuda
+"""
+
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+from einops import rearrange
+from properties import ALL, SINGLE, refuses, with_large_scores
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from synth_lib import fast, masks
+from synth_lib.attention import Attention, CrossAttention
+from synth_lib.models import Classifier, EncoderDecoder, LanguageModel
+from synth_lib.scores import Dense, make_score
+
+BATCH, HEAD, D_HEAD, RANK = 3, 2, 5, 3
+D_MODEL = HEAD * D_HEAD
+SCORES = [*ALL, "dense + dot_product", "random + dense", "dense + factorized_random", "random + factorized_random"]
+MASKS = ["none", "right", "left", "shared", "one per head"]
+
+
+@pytest.fixture(autouse=True)
+def flex_without_its_kernel(monkeypatch):
+    monkeypatch.setattr(fast, "compiled_flex", lambda: what_flex_computes)
+
+
+def what_flex_computes(query, key, tables, products, value, mask, block_mask):
+    """The same from the same arguments, without the kernel; a test below compares it with FlexAttention."""
+    scores = query @ key.mT + sum(tables)
+    for A, B in products:
+        scores = scores + (B[..., :, None] * A[..., None, :]).flatten(-2)[..., : key.shape[2]]
+    allowed = torch.ones(1, 1, query.shape[2], key.shape[2]).bool() if mask is None else mask
+    if block_mask is not None:
+        allowed = allowed & masks.causal(key.shape[2])
+    return masks.masked_softmax(scores, allowed).to(value.dtype) @ value
+
+
+def build(score, max_length=8, *, head=HEAD, dtype=torch.float64, **options):
+    """A layer with weights that are new in every test run."""
+    if "factorized_random" in score:
+        options["rank"] = RANK
+    return with_large_scores(Attention(D_MODEL, head, max_length, score, **options).to(dtype))
+
+
+def draw_mask(kind, length, head=HEAD):
+    """Some of these rows may look nowhere: the third sample is empty, and so are the first places of the second."""
+    if kind == "none":
+        return None
+    if kind == "shared":
+        return torch.rand(1, 1, length, length) > 0.5
+    if kind == "one per head":
+        return torch.rand(1, head, 1, length) > 0.5
+    return masks.padding([length, length // 2, 0], length, kind)
+
+
+def forms(score, mask=None):
+    """Every fast form that this S has with this mask."""
+    parts = set(score.split(" + "))
+    found = []
+    if parts <= {"random", "fixed_random", "factorized_random"} and (mask is None or len(mask) == 1):
+        found.append("one map")
+    if parts <= {"dot_product", "dense", "factorized_random"}:
+        found.append("keys")
+    return found if score == "dot_product" else [*found, "score_mod"]
+
+
+def in_form(layer, x, mask, form):
+    """The layer in this form: what `Attention` does when nobody asks for the weights."""
+    value = fast.values(layer.value, x, layer.head, form)
+    keys = layer.score.keys(x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # no slow form in its place
+        mixed = fast.mixed(layer.score, x, keys, value, form, mask=mask, causal=layer.causal)
+    assert mixed.shape == (len(x), layer.head, x.shape[1], D_MODEL // layer.head)
+    return layer.output(rearrange(mixed, "batch head query d_head -> batch query (head d_head)"))
+
+
+def assert_equal_with_gradients(ours, theirs, inputs, **tolerance):
+    upstream = torch.randn_like(theirs)
+    torch.testing.assert_close(ours, theirs, **tolerance)
+    ours, theirs = (torch.autograd.grad(y, inputs, upstream) for y in (ours, theirs))
+    torch.testing.assert_close(ours, theirs, **tolerance)
+
+
+def trained(layer):
+    return [parameter for parameter in layer.parameters() if parameter.requires_grad]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("kind", MASKS)
+@pytest.mark.parametrize("score", SCORES)
+def test_values_and_gradients_equal_the_plain_form(score, kind, causal):
+    for length in (1, 5, 8):
+        layer = build(score, causal=causal, bias=length != 5)
+        x, mask = torch.randn(BATCH, length, D_MODEL).double().requires_grad_(), draw_mask(kind, length)
+        for form in forms(score, mask):
+            fast_y, plain_y = in_form(layer, x, mask, form), layer(x, mask)[0]
+            # FlexAttention's parts are single precision: gradients of bfloat16 numbers add up there.
+            tolerance = {"rtol": 1e-4, "atol": 1e-5} if form == "score_mod" else {}
+            assert_equal_with_gradients(fast_y, plain_y, [x, *trained(layer)], **tolerance)
+
+
+@pytest.mark.parametrize("score", ["random", "fixed_random", "factorized_random", "random + factorized_random"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("length", [128, 129, 300, 1100])
+def test_one_map_in_blocks(score, length, causal):
+    """Blocks of queries that leave out the upper half; what a form forgets to write holds NaN."""
+    layer = build(score, length, causal=causal)
+    x = torch.randn(2, length, D_MODEL).double().requires_grad_()
+    plain = layer(x)[0]
+    with poisoned():
+        assert_equal_with_gradients(in_form(layer, x, None, "one map"), plain, [x, *trained(layer)])
+
+
+class poisoned:
+    """Within it torch fills with NaN what it allocates without a value."""
+
+    def __enter__(self):
+        self.before = torch.are_deterministic_algorithms_enabled()
+        torch.use_deterministic_algorithms(True)
+        assert torch.utils.deterministic.fill_uninitialized_memory and torch.empty(3).isnan().all()
+
+    def __exit__(self, *error):
+        torch.use_deterministic_algorithms(self.before)
+
+
+def test_factors_are_multiplied_a_few_heads_at_a_time(monkeypatch):
+    """Then no map of all heads exists, in the backward pass neither; without a causal mask too."""
+    monkeypatch.setattr(fast, "LARGEST_MAP", 2 * 300**2)
+    for causal in (False, True):
+        layer = build("factorized_random", 300, head=5, causal=causal)
+        x = torch.randn(2, 300, D_MODEL).double().requires_grad_()
+        with poisoned():
+            fast_y = in_form(layer, x, None, "one map")
+            assert_equal_with_gradients(fast_y, layer(x)[0], [x, *trained(layer)])
+
+
+class Products(TorchDispatchMode):
+    """Counts the multiply-adds of matrix products, and the numbers of the largest tensor that is made."""
+
+    multiply_adds = largest = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        made = function(*arguments, **(options or {}))
+        if isinstance(made, torch.Tensor) and not made._is_view():
+            self.largest = max(self.largest, made.numel())
+        if "bmm" in str(function):
+            self.multiply_adds += made.numel() * arguments[-1].shape[1]
+        return made
+
+
+def test_the_causal_product_of_one_map_leaves_out_the_upper_half():
+    length = 1024
+    R, value = torch.randn(HEAD, length, length), torch.randn(BATCH, HEAD, length, D_HEAD)
+    counts = []
+    for causal in (False, True):
+        with Products() as products:
+            fast.one_map(R, None, value, None, causal)
+        counts.append(products.multiply_adds)
+    assert counts[0] == BATCH * HEAD * length**2 * D_HEAD
+    assert counts[1] / counts[0] == (8 + 1) / (2 * 8)
+
+
+def test_the_map_of_random_does_not_grow_with_the_batch():
+    """No tensor that one_map makes is as large as a map for every sample would be."""
+    length, batch = 64, 50
+    R, value = torch.randn(HEAD, length, length), torch.randn(batch, HEAD, length, 2)
+    with Products() as products:
+        fast.one_map(R, None, value, None, True)
+    assert products.largest <= max(R.numel(), value.numel()) < batch * R.numel()
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_the_parts_of_s_add_up_to_s(score):
+    layer = build(score)
+    x = torch.randn(BATCH, 6, D_MODEL).double()
+    folded = fast.Folded(layer.score, x, layer.score.keys(x), 6, 0)
+    scale = D_HEAD**-0.5 if score == "dot_product" else 1.0  # left to the kernel
+    ours, theirs = scale * folded.scores(), layer.score(x)
+    torch.testing.assert_close(ours.expand(BATCH, HEAD, 6, 6), theirs.expand(BATCH, HEAD, 6, 6))
+    query, key, tables, products = folded.for_flex(torch.float64)
+    assert query.is_contiguous() and key.is_contiguous() and query.shape == key.shape
+    assert query.shape[-1] % 8 == 0 or len(folded.queries) == 1
+
+
+@pytest.mark.parametrize("score", ["factorized_dense", "random + dot_product", "random + dense"])
+def test_flex_compiles_into_one_graph_with_its_gradients(score, monkeypatch):
+    """What torch.compile makes of it before the kernel: captured tensors, their gradients, masks.
+
+    FlexAttention itself trains on a GPU alone; what it is made of trains everywhere, once that check is off.
+    """
+    monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *tensors: None)
+    torch._dynamo.reset()
+    compiled = torch.compile(fast.flex, dynamic=False, fullgraph=True, backend="aot_eager")
+    length = 6
+    for causal, mask in ((False, None), (True, None), (True, masks.padding([6, 3, 0], 6, "left"))):
+        layer = build(score, dtype=torch.float32)
+        x = torch.randn(BATCH, length, D_MODEL, requires_grad=True)
+        value = torch.randn(BATCH, HEAD, length, D_HEAD, requires_grad=True)
+        blocks = fast.causal_blocks(length, x.device) if causal else None
+        ours, theirs = (
+            function(
+                *fast.Folded(layer.score, x, layer.score.keys(x), length, 0).for_flex(x.dtype), value, mask, blocks
+            )
+            for function in (compiled, what_flex_computes)
+        )
+        assert_equal_with_gradients(ours, theirs, [x, value, *trained(layer.score)], rtol=1e-4, atol=1e-5)
+
+
+def test_where_flex_fails_a_slow_form_takes_its_place_with_one_warning(monkeypatch):
+    def broken(*arguments):
+        raise RuntimeError("joint_subgraph_buffer is None\nand a long trace")
+
+    monkeypatch.setattr(fast, "compiled_flex", lambda: broken)
+    layer, x = build("random + factorized_dense", causal=True), torch.randn(BATCH, 7, D_MODEL).double()
+    value = fast.values(layer.value, x, HEAD, "score_mod")
+    with pytest.warns(UserWarning, match="FlexAttention does not run here.*joint_subgraph_buffer is None") as heard:
+        mixed = fast.mixed(layer.score, x, layer.score.keys(x), value, "score_mod", causal=True)
+    assert len(heard) == 1
+    y = layer.output(rearrange(mixed, "batch head query d_head -> batch query (head d_head)"))
+    torch.testing.assert_close(y, layer(x)[0])
+
+
+# The layer
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("kind", ["none", "left"])
+def test_need_weights_false_gives_the_same_y(score, kind):
+    for length, causal in ((1, True), (7, False), (260, True)):
+        layer = build(score, 260, causal=causal)
+        x, mask = torch.randn(BATCH, length, D_MODEL).double().requires_grad_(), draw_mask(kind, length)
+        y, weights = layer(x, mask, need_weights=False)
+        assert weights is None
+        assert_equal_with_gradients(y, layer(x, mask)[0], [x, *trained(layer)])
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_bfloat16_by_autocast(score):
+    for length in (7, 260):
+        layer = Attention(D_MODEL, HEAD, length, score, causal=True)
+        x = torch.randn(BATCH, length, D_MODEL)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y, _ = layer(x, need_weights=False)
+        assert y.dtype == torch.bfloat16
+        torch.testing.assert_close(y.float(), layer(x)[0], rtol=0, atol=0.03)
+        y.float().square().sum().backward()
+        assert all(parameter.grad.isfinite().all() for parameter in trained(layer))
+
+
+def test_dropout_while_training_takes_the_plain_form():
+    """It drops weights of the map, which the fast forms do not make; in evaluation nothing is dropped."""
+    layer, x = build("random", 260, causal=True, dropout=0.5), torch.randn(2, 260, D_MODEL).double()
+    torch.manual_seed(3)
+    y, _ = layer(x, need_weights=False)
+    torch.manual_seed(3)
+    torch.testing.assert_close(y, layer(x)[0], rtol=0, atol=0)
+    layer.eval()
+    torch.testing.assert_close(layer(x, need_weights=False)[0], layer(x)[0])
+
+
+class Louder(Dense):
+    """A score of somebody else: not what its base class computes."""
+
+    def rows(self, *arguments, **options):
+        return 2 * super().rows(*arguments, **options)
+
+
+def test_a_score_of_somebody_else_takes_the_plain_form():
+    layer = Attention(D_MODEL, HEAD, 200, Louder(D_MODEL, HEAD, 200), causal=True)
+    x = torch.randn(2, 200, D_MODEL)
+    assert fast.form(layer.score, x, None, True) is None
+    torch.testing.assert_close(layer(x, need_weights=False)[0], layer(x)[0])
+
+
+@pytest.mark.parametrize("score", ["dot_product", "random", "dense"])
+def test_wrong_inputs_are_refused_as_in_the_plain_form(score):
+    layer = Attention(D_MODEL, HEAD, 300, score, causal=True)
+    with refuses(ValueError, "axis length of x is 301", "max_length = 300"):
+        layer(torch.randn(2, 301, D_MODEL), need_weights=False)
+    with refuses(ValueError, "axis d_model of x is 9", f"d_model = {D_MODEL}"):
+        layer(torch.randn(2, 300, 9), need_weights=False)
+    with refuses(TypeError, "x is torch.float64", "the layer is torch.float32"):
+        layer(torch.randn(2, 300, D_MODEL).double(), need_weights=False)
+    with refuses(TypeError, "x must be a floating-point tensor", "not list"):
+        layer([[1.0]], need_weights=False)
+    with refuses(ValueError, "x must have the 3 axes (batch, length, d_model)"):
+        layer(torch.randn(300, D_MODEL), need_weights=False)
+    with refuses(ValueError, "axis key of mask is 150"):
+        layer(torch.randn(2, 300, D_MODEL), torch.ones(2, 150).bool(), need_weights=False)
+
+
+@pytest.mark.parametrize("score", ["dot_product", "random", "dense", "random + dot_product"])
+def test_compiles_into_one_graph(score):
+    torch._dynamo.reset()
+    layer = build(score, 260, causal=True, dtype=torch.float32)
+    compiled = torch.compile(lambda x: layer(x, need_weights=False)[0], fullgraph=True, backend="aot_eager")
+    x = torch.randn(2, 260, D_MODEL, requires_grad=True)
+    assert_equal_with_gradients(compiled(x), layer(x)[0], [x, *trained(layer)], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("score", SINGLE)
+def test_cross_attention(score):
+    layer = CrossAttention(D_MODEL, HEAD, 9, score).double()
+    x, memory = torch.randn(BATCH, 3, D_MODEL).double(), torch.randn(BATCH, 7, D_MODEL).double()
+    for mask in (None, masks.padding([7, 2, 1], 7)):
+        y, weights = layer(x, memory, mask, start=4, need_weights=False)
+        assert weights is None
+        torch.testing.assert_close(y, layer(x, memory, mask, start=4)[0])
+
+
+def test_models_compute_the_same_with_and_without_maps(monkeypatch):
+    sizes = {"vocab": 13, "d_model": D_MODEL, "head": HEAD, "layer": 2, "max_length": 260}
+    tokens, lengths = torch.randint(13, (2, 260)), [260, 60]
+    for score in ("dot_product", "random", "dense"):
+        runs = []
+        for chosen in (fast.form, lambda *arguments: None):
+            monkeypatch.setattr(fast, "form", chosen)
+            torch.manual_seed(0)
+            runs.append(
+                [
+                    LanguageModel(score=score, **sizes)(tokens),
+                    Classifier(label=3, score=score, **sizes)(tokens, lengths),
+                    EncoderDecoder(score=score, **sizes)(tokens, tokens[:, :50], lengths),
+                ]
+            )
+            monkeypatch.undo()
+        torch.testing.assert_close(*runs, rtol=1e-4, atol=1e-4)
+
+
+# Which form
+
+
+def test_the_form_follows_from_what_s_looks_at():
+    def chosen(name, mask=None, causal=True, length=300, device="cpu"):
+        x = SimpleNamespace(shape=(2, length, D_MODEL), device=torch.device(device), dtype=torch.float32)
+        return fast.form(make_score(name, D_MODEL, HEAD, 300), x, mask, causal)
+
+    for name in ("random", "factorized_random", "fixed_random + random"):
+        assert chosen(name) == chosen(name, device="cuda") == chosen(name, None, False, 3, "cuda") == "one map"
+        assert chosen(name, masks.causal(300), device="cuda") == "one map"
+        assert chosen(name, causal=False) is chosen(name, length=200) is None
+    padding = masks.padding([300, 3], 300)
+    assert chosen("random", padding) is None and chosen("random", padding, device="cuda") == "score_mod"
+    assert chosen("factorized_random", padding, device="cuda") == "keys"
+    for name in ("dense", "dense + dot_product", "factorized_random + dense"):
+        assert chosen(name) == chosen(name, padding, device="cuda") == "keys"
+        assert chosen(name, causal=False) is chosen(name, length=100) is chosen(name, padding) is None
+    assert chosen("dot_product", padding, False, 3) == "keys"
+    for name in ("factorized_dense", "random + dot_product", "dense + random", "factorized_dense + random"):
+        assert chosen(name) is None and chosen(name, device="cuda") == "score_mod"
+        assert chosen(name, length=299, device="cuda") is None  # it would be compiled for every length
