@@ -1,13 +1,20 @@
 """The engine of the checks: it compares kind, shape, dtype, values, in this order, and never raises."""
 
+import random
+import signal
 import sys
+import threading
+import time
 from types import ModuleType
 
+import nbformat
 import pytest
 import torch
+from nbclient import NotebookClient
 from torch import nn
 
-from synth_lib.checks import Draw, Exercise, Mistake, Verdict, check, find
+from synth_lib import checks, guard
+from synth_lib.checks import Draw, Exercise, Mistake, Reads, RowsSumTo1, Verdict, ZeroOutside, check, find, progress
 
 
 def _inputs(draw):
@@ -45,6 +52,27 @@ EXERCISES = [
         inputs=lambda draw: {"rows": [draw.normal(3), draw.normal(3)], "options": {"scale": draw.normal(1)}},
     ),
     exercise(
+        "99.11",
+        lambda scores, scale: (scores * scale).tril().softmax(dim=-1),
+        [
+            Mistake(lambda scores, scale: (scores * scale) @ scores, "it multiplies.", "Products", RuntimeError),
+            Mistake(lambda scores, scale: {}["key"], "it looks up a key.", "Names", "KeyError: 'key'"),
+        ],
+        returns="query key",
+        inputs=lambda draw: {"scores": draw.normal(4, 5), "scale": draw.integer(2, 5)},
+        holds=(RowsSumTo1(), Reads("scores", 0, 0)),
+        shows=lambda: {"scores": torch.zeros(1, 2), "scale": 1},
+        name="weights",
+    ),
+    exercise(
+        "99.12",
+        lambda x, mask: x.cumsum(dim=0) * mask,
+        inputs=lambda draw: {"x": draw.normal(5, 3), "mask": draw.normal(5, 3) > 0},
+        returns="query d_model",
+        holds=(ZeroOutside("mask"), Reads("x", 0, 0, earlier=True)),
+    ),
+    exercise("99.13", lambda scores, scale: scores.sigmoid(), forbidden=(checks.find, nn.Sigmoid.__call__, nn.Module)),
+    exercise(
         "99.9",
         lambda: nn.Linear(2, 3),
         inputs=lambda draw: {},
@@ -65,7 +93,7 @@ def verdict(key, answer, status):
     result = check(key, answer)
     assert isinstance(result, Verdict) and result.key == key
     assert result.status == status, result
-    assert repr(result) == f"Exercise {key}: {result.message}"
+    assert repr(result).removesuffix(f"\n\n{result.shown}") == f"Exercise {key}: {result.message}"
     return result.message
 
 
@@ -311,7 +339,11 @@ def test_changed_input_is_told():
         options["scale"] += 1
         return sum(rows) * (options["scale"] - 1)
 
-    for key, answer in (("99.1", in_place), ("99.8", inside_a_list), ("99.8", inside_a_dict)):
+    def inside_a_view(scores, scale):
+        scores[0].mul_(scale)
+        return scores
+
+    for key, answer in (("99.1", inside_a_view), ("99.1", in_place), ("99.8", inside_a_list), ("99.8", inside_a_dict)):
         assert "changes one of its inputs" in verdict(key, answer, "wrong")
 
 
@@ -324,6 +356,425 @@ def test_check_leaves_the_random_state_alone():
     state = torch.get_rng_state()
     check("99.1", lambda scores, scale: scores)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+# --- code that does not end ---
+
+
+def while_true(scores, scale):
+    count = 0
+    while True:
+        count += 1
+
+
+def catches_everything(scores, scale):
+    while True:
+        try:
+            time.sleep(0.001)
+        except:  # noqa: E722
+            pass
+
+
+def catches_exceptions(scores, scale):
+    while True:
+        try:
+            scores = scores + 1
+        except Exception:
+            pass
+
+
+def sleeps(scores, scale):
+    time.sleep(60)
+
+
+def prints_for_ever(scores, scale):
+    while True:
+        print("again")
+
+
+@pytest.fixture
+def short_limit(monkeypatch):
+    monkeypatch.setattr(checks, "SECONDS", 1)
+
+
+@pytest.mark.parametrize(
+    "answer", [while_true, catches_everything, catches_exceptions, sleeps, prints_for_ever], ids=lambda f: f.__name__
+)
+def test_code_that_does_not_end_is_stopped(answer, short_limit, capsys):
+    handler, threads, began = signal.getsignal(signal.SIGALRM), threading.active_count(), time.monotonic()
+    message = verdict("99.1", answer, "wrong")
+    assert time.monotonic() - began < 5
+    assert message.startswith('Your code has not come to an end after 1 seconds, and was stopped at "')
+    assert "(Inputs: scores (" in message and "Does every loop end?" in message
+    assert signal.getsignal(signal.SIGALRM) is handler and signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+    assert threading.active_count() == threads and sys.gettrace() is None
+    assert len(capsys.readouterr().out) <= checks.PRINTED
+    assert verdict("99.1", lambda scores, scale: scores * scale, "right") == "Right."
+
+
+def test_the_longest_check_takes_ten_seconds():
+    assert checks.SECONDS <= checks.ALL_SECONDS <= 10
+
+
+def test_only_what_is_over_time_is_stopped(short_limit):
+    """All calls of one check share the time; the next check has the whole time again."""
+
+    def slow(scores, scale):
+        time.sleep(0.2)
+        return scores * scale
+
+    assert verdict("99.1", slow, "right") == "Right."
+    time.sleep(1.1)
+    assert verdict("99.1", slow, "right") == "Right."
+
+
+def test_many_calls_share_the_time(short_limit):
+    def slow(scores, scale):
+        time.sleep(0.45)
+        return scores * scale
+
+    assert "has not come to an end" in verdict("99.1", slow, "wrong")
+
+
+def test_check_within_a_check_and_alarm_of_somebody_else(short_limit):
+    rung = []
+
+    def nested(scores, scale):
+        check("99.1", while_true)
+        while True:
+            pass
+
+    handler = signal.signal(signal.SIGALRM, lambda *_: rung.append(time.monotonic()))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1.5)
+        began = time.monotonic()
+        assert "has not come to an end" in verdict("99.1", nested, "wrong")
+        assert not rung and time.monotonic() - began < 4
+        time.sleep(1)
+        assert rung, "the alarm that was set before the check is lost"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+
+
+@pytest.mark.parametrize("answer", [while_true, catches_exceptions, prints_for_ever], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("where", ["another thread", "no timer signals"])
+def test_code_that_does_not_end_is_stopped_without_signals(answer, where, short_limit, monkeypatch):
+    messages, threads = [], threading.active_count()
+    work = lambda: messages.append(verdict("99.1", answer, "wrong"))  # noqa: E731
+    if where == "another thread":
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive()
+    else:
+        monkeypatch.delattr(signal, "setitimer")
+        work()
+    assert messages[0].startswith("Your code has not come to an end after 1 seconds")
+    time.sleep(0.1)
+    assert threading.active_count() == threads, "a thread is left"
+
+
+def test_right_answer_in_another_thread():
+    verdicts = []
+    thread = threading.Thread(target=lambda: verdicts.append(check("99.1", lambda scores, scale: scores * scale)))
+    thread.start()
+    thread.join()
+    assert verdicts[0].status == "right"
+
+
+def test_late_stop_does_not_reach_the_code_behind():
+    """Whatever the moment at which the time is over: TimeUp comes out of `within`, or nothing does."""
+    for seconds in (0.0005, 0.001, 0.002):
+        for way in (guard._by_alarm, guard._by_watcher):
+            for _ in range(40):
+                try:
+                    assert way(seconds, lambda seconds=seconds: time.sleep(seconds) or "done") == "done"
+                except guard.TimeUp:
+                    pass
+                sum(range(1000))
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+def notebook(*cells):
+    """The texts that the cells of a notebook give in a real kernel."""
+    built = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    NotebookClient(built, timeout=60, kernel_name="python3").execute()
+    return ["".join(o.get("text", "") or o["data"]["text/plain"] for o in cell.outputs) for cell in built.cells]
+
+
+def test_notebook_survives_code_that_does_not_end_and_knows_its_progress():
+    *_, stopped, state, count = notebook(
+        "from synth_lib import checks\nchecks.SECONDS = 1\nkept = 41",
+        "def split_heads(features, head):\n    while True:\n        print('round')",
+        "def weighted_sum(weights, value):\n    return weights @ value",
+        "checks.check('00.1', split_heads)",
+        "kept + 1",
+        "checks.progress()",
+    )
+    assert "Exercise 00.1: Your code has not come to an end after 1 seconds" in stopped
+    assert stopped.startswith("round\n") and len(stopped) < checks.PRINTED + 500
+    assert state == "42"
+    assert count == "Chapter 00: 1 of 2 exercises are right. Left: 00.1 (not right yet)."
+
+
+# --- code that does more than its task ---
+
+
+def test_print_is_let_through_and_told(capsys):
+    def answer(scores, scale):
+        print("scale", scale)
+        return scores * scale
+
+    message = verdict("99.1", answer, "right")
+    assert message == "Right. It also prints; take that out when you no longer need it."
+    assert capsys.readouterr().out.startswith("scale ")
+
+
+def test_flood_is_cut_and_counted(capsys):
+    def answer(scores, scale):
+        print("x" * 10_000)
+        print("warning " * 1000, file=sys.stderr)
+        return scores + scale
+
+    message = verdict("99.1", answer, "wrong")
+    assert "it adds." in message and "It also prints 72008 characters; the first 2000 are shown." in message
+    captured = capsys.readouterr()
+    assert len(captured.out + captured.err) == checks.PRINTED
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda: torch.manual_seed(0), "the seed of torch"),
+        (lambda: torch.set_default_dtype(torch.float64), "the default dtype"),
+        (lambda: torch.set_grad_enabled(False), "whether gradients are recorded"),
+        (lambda: torch.set_default_device("meta"), "the default device"),
+    ],
+)
+def test_changed_setting_of_torch_is_told_and_undone(change, told):
+    def answer(scores, scale):
+        result = scores * scale
+        change()
+        return result
+
+    def stops(scores, scale):
+        change()
+        raise ValueError
+
+    state = torch.get_rng_state()
+    message = verdict("99.1", answer, "wrong")
+    assert message == f"Your code changes {told}, for the whole notebook. Leave it as it was."
+    assert "with ValueError" in verdict("99.1", stops, "wrong")
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.get_default_dtype() == torch.float32 and torch.is_grad_enabled()
+    assert torch.get_default_device() == torch.device("cpu") and torch.ones(1).device.type == "cpu"
+
+
+def test_what_is_set_for_a_block_only_is_allowed():
+    def answer(scores, scale):
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), torch.device("meta"):
+            torch.manual_seed(scale)
+        return scores * scale
+
+    assert verdict("99.1", answer, "right") == "Right."
+    torch.set_grad_enabled(False)
+    try:
+        assert verdict("99.1", lambda scores, scale: scores * scale, "right") == "Right."
+        assert not torch.is_grad_enabled()
+    finally:
+        torch.set_grad_enabled(True)
+
+
+def test_own_generator_is_allowed():
+    def answer(scores, scale):
+        return scores * scale + 0 * torch.rand(1, generator=torch.Generator().manual_seed(3))
+
+    verdict("99.1", answer, "right")
+
+
+def counting(scores, scale, calls=[]):  # noqa: B006
+    calls.append(scale)
+    return scores * scale + (len(calls) > 3)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        counting,
+        lambda scores, scale: scores * scale + torch.rand(()),
+        lambda scores, scale: scores * scale * random.random(),
+        lambda scores, scale: nn.Dropout(0.5)(scores),
+    ],
+    ids=["counts", "torch", "random", "dropout"],
+)
+def test_result_that_depends_on_earlier_calls_or_chance_is_told(answer):
+    message = verdict("99.1", answer, "wrong")
+    assert message.startswith("Your code gives another result when it is called again with the same inputs.")
+
+
+def test_result_that_is_overwritten_by_a_later_call_is_judged_as_it_was():
+    buffer = torch.empty(1000)
+
+    def answer(scores, scale):
+        result = buffer[: scores.numel()].view(scores.shape)
+        return torch.mul(scores, scale, out=result)
+
+    verdict("99.1", answer, "right")
+
+
+def test_result_that_ignores_the_inputs_is_told():
+    fixed = find("99.1").right[0](**_inputs(Draw(0)))
+    assert "It gives the same for other inputs" in verdict("99.1", lambda scores, scale: fixed, "wrong")
+    assert "It gives the same" not in verdict("99.1", lambda scores, scale: scores - scale, "wrong")
+    assert "None (does it end with return?)" in (none := verdict("99.1", lambda scores, scale: None, "wrong"))
+    assert "It gives the same" not in none
+
+
+@pytest.mark.parametrize("error", [GeneratorExit, SystemExit, MemoryError, BaseException])
+def test_what_is_no_exception_is_a_verdict_too(error):
+    def answer(scores, scale):
+        raise error
+
+    assert f"with {error.__name__}" in verdict("99.1", answer, "wrong")
+
+
+def test_odd_results_are_refused_without_an_error():
+    inner = []
+    inner.append(inner)
+    for value in (inner, 10**10_000, iter([]), torch.return_types.max((torch.ones(2), torch.ones(2))), nn.Linear):
+        for key in ("99.1", "99.2", "99.3", "99.4"):
+            assert verdict(key, lambda scores, scale, value=value: value, "wrong")
+
+
+# --- mistakes that stop ---
+
+
+def test_mistake_that_stops_is_named_after_the_error():
+    message = verdict("99.11", lambda scores, scale: torch.matmul(scores, scores), "wrong")
+    assert "Your code stops at " in message and message.endswith(
+        'This looks like a known mistake: it multiplies. Read again: "Products".'
+    )
+    assert "it looks up a key." in verdict("99.11", lambda scores, scale: dict(a=1)["key"], "wrong")
+    other = verdict("99.11", lambda scores, scale: dict(a=1)["other"], "wrong")
+    assert "with KeyError: 'other'." in other and "This looks like" not in other
+
+
+# --- what an unknown result is told ---
+
+
+def test_nan_is_counted_and_placed():
+    def answer(scores, scale):
+        result = (scores * scale).tril().softmax(dim=-1)
+        result[2, 1] = float("nan")
+        return result
+
+    message = verdict("99.11", answer, "wrong")
+    assert message.startswith("Not yet: 1 of 20 values are NaN or infinite, the first, NaN, at [2, 1] (query key).")
+
+
+def test_broken_properties_are_told():
+    right = find("99.11").right[0]
+    half = verdict("99.11", lambda scores, scale: right(scores, scale) / 2, "wrong")
+    assert half.startswith("Not yet: the row at [0] sums to 0.5, but should sum to 1. The shape is right, but ")
+    negative = verdict("99.11", lambda scores, scale: right(scores, scale) + torch.tensor([1, -1, 0, 0, 0]), "wrong")
+    assert "has a negative number" in negative
+    mixed = verdict("99.11", lambda scores, scale: right(scores + scores[:1], scale), "wrong")
+    assert "the result of token 1 changes with token 0 of scores, but should depend on its own token alone." in mixed
+
+
+def test_causal_and_masked_results_are_told():
+    right = find("99.12").right[0]
+    later = verdict("99.12", lambda x, mask: right(x + x.sum(dim=0), mask), "wrong")
+    assert "of x, but should depend on no later one." in later
+    earlier = verdict("99.12", lambda x, mask: right(x.cumsum(dim=0), mask), "wrong")
+    assert "should depend" not in earlier and "the shape is right" in earlier
+    assert "the result is not 0, though mask is False there" in verdict("99.12", lambda x, mask: x.cumsum(0), "wrong")
+
+
+def test_right_numbers_in_other_places_are_told():
+    message = verdict("99.1", lambda scores, scale: (scores * scale).flip(0), "wrong")
+    assert "the numbers are right, but in other places, the first at [0, 0]" in message
+
+
+# --- side by side ---
+
+
+def test_small_example_is_shown_beside_the_expected_result():
+    right = find("99.11").right[0]
+    shown = check("99.11", lambda scores, scale: right(scores, scale) / 2).shown
+    assert shown.splitlines() == [
+        "A small example: scores [[0, 0]], scale 1",
+        "yours              expected",
+        "[0] [0.25, 0.25]   [0] [0.5, 0.5]",
+    ]
+    assert repr(check("99.11", lambda scores, scale: right(scores, scale) / 2)).endswith(shown)
+
+
+def test_nothing_is_shown_for_other_verdicts_or_exercises():
+    assert check("99.11", find("99.11").right[0]).shown == ""
+    assert check("99.11", lambda scores, scale: 1 / 0).shown == ""
+    assert check("99.1", lambda scores, scale: scores).shown == ""
+
+
+# --- the library's own answer ---
+
+
+class Module:
+    def __init__(self):
+        self.name = "a class of the reader, called like a forbidden one"
+
+
+def test_call_of_what_is_forbidden_is_told_under_any_name():
+    alias = nn.Module
+
+    def hollow(scores, scale):
+        alias()
+        return scores.sigmoid()
+
+    class Child(alias):
+        def forward(self, scores):
+            return scores.sigmoid()
+
+    message = verdict("99.13", hollow, "wrong")
+    assert message == "Your code calls the library's Module, which does the exercise for you. Work it out yourself."
+    assert "calls the library's Module" in verdict("99.13", lambda scores, scale: Child()(scores), "wrong")
+    assert verdict("99.13", lambda scores, scale: (Module(), scores.sigmoid())[1], "right") == "Right."
+    assert sys.getprofile() is None
+
+
+# --- progress ---
+
+
+def test_progress_counts_and_says_what_is_left():
+    names = {"split_heads": find("00.1").right[1], "something": 3}
+    assert repr(progress(names)) == ("Chapter 00: 1 of 2 exercises are right. Left: 00.2 (its cell has not run).")
+    names["weighted_sum"] = blank
+    assert [one.status for one in progress(names).verdicts] == ["right", "wrong"]
+
+    def weighted_sum(weights, value):
+        raise NotImplementedError
+
+    module = ModuleType("a_notebook")
+    module.split_heads, module.weighted_sum = find("00.1").right[0], weighted_sum
+    assert repr(progress(module)) == "Chapter 00: 1 of 2 exercises are right. Left: 00.2 (not answered yet)."
+    module.weighted_sum = find("00.2").right[0]
+    assert repr(progress(module)) == "Chapter 00: 2 of 2 exercises are right."
+    assert progress(module).right == 2
+
+
+def test_progress_of_two_chapters_and_of_none(capsys):
+    def loud(features, head):
+        print("loud")
+        return features
+
+    names = {"split_heads": loud, "bigram_loss": find("13.1").right[0]}
+    told = repr(progress(names)).splitlines()
+    assert [line.split(":")[0] for line in told] == ["Chapter 00", "Chapter 13"]
+    assert ": 0 of " in told[0] and ": 1 of " in told[1]
+    assert capsys.readouterr().out == ""
+    assert repr(progress({})).startswith("No exercise is found here")
+    assert progress().verdicts == ()  # this is no notebook
 
 
 # --- keys and draws ---

@@ -5,7 +5,7 @@
 # getting lost.**
 #
 # - **Before you start:** you know Python and have seen a product of two matrices. Nothing else is needed.
-# - **Time:** about 50 minutes, 16 of them for the two exercises.
+# - **Time:** about 55 minutes, 16 of them for the two exercises.
 # - **Level:** easy.
 
 # %% [markdown]
@@ -26,8 +26,9 @@
 # An **exercise** is a function with a gap. The gap says `raise NotImplementedError`. Put your code in its
 # place, run the cell, then run the check cell below it. The check gives one of three verdicts: *not
 # answered yet*; *right*; or *wrong*, with the mistake that it looks like and the section to read again. It
-# never shows the answer. Hints are folded: click on one to open it. The solved chapter has the same name,
-# in the folder `notebooks/solutions`.
+# never shows how it is done. Code that does not come to an end is stopped after 8 seconds, and your notebook
+# stays as it was. Hints are folded: click on one to open it. The solved chapter has the same name, in the
+# folder `notebooks/solutions`.
 #
 # **When you are lost**
 #
@@ -301,7 +302,9 @@ for name in SCORES:
 # | [04 · Factorized Dense](04_factorized_dense.ipynb) | make a long row from two short lists | ready |
 # | [05 · Factorized Random](05_factorized_random.ipynb) | make a table from two thin ones; use its rank | ready |
 # | [06 · Mixtures](06_mixtures.ipynb) | mix scores; compute the paper's table of all of them | ready |
-# | 07 to 12 | whole models, tasks, speed, and reading other people's code | planned |
+# | [07 · Whole models](07_whole_models.ipynb) | build models around any S; let them write and translate | ready |
+# | [08 · What each score can do](08_what_each_score_can_do.ipynb) | tell which S solves a task | ready |
+# | 09 to 12 | more masks, speed, and reading other people's code | planned |
 # | [13 · Train](13_train_on_gpu.ipynb) | train language models that differ in S; compare them | ready |
 #
 # The numbers are the reading order. 13 needs no more than 00, 02 and 03.
@@ -465,7 +468,8 @@ check("00.1", with_a_gap)
 
 # %% [markdown]
 # One returns what it was given. The check says which shape it got, which one it should be, and on which
-# inputs: it draws sizes and numbers of its own, so that nothing fits by chance.
+# inputs: it draws sizes and numbers of its own, so that nothing fits by chance. Some exercises, like this
+# one, also put the result of your code beside the expected one, row by row, for a small example.
 
 # %%
 def too_simple(features, head):
@@ -587,6 +591,17 @@ check("00.2", weighted_sum)
 # The order is: first tensor, second tensor, then one text. In the text, a comma stands between the two
 # inputs and an arrow before the result.
 # </details>
+
+# %% [markdown]
+# ### How far are you?
+#
+# `checks.progress()` finds the exercises of a chapter by the names of their functions, checks each of them
+# and says what is left. It works in every chapter, in a cell of your own:
+
+# %%
+from synth_lib import checks
+
+checks.progress()
 
 # %% [markdown]
 # ## Named axes in ten minutes

@@ -1406,5 +1406,5 @@ for (name, _), our, their in zip(ours.named_parameters(), of_ours, of_library, s
 # 3. Table 1 is a program: which token moves which row, and how many numbers are learned; a listing that
 #    cannot be derived from formulas tells you nothing, and one that can tells you what the code does.
 #
-# **Where it is going next.** Chapters 07 to 12 are planned. Ready to open: [chapter
-# 13](13_train_on_gpu.ipynb) trains models that differ in S on real text, and compares them.
+# **Where it is going next.** [Chapter 07](07_whole_models.ipynb) puts this layer into whole models: a
+# language model, a classifier and a translator, with S as an argument of each.

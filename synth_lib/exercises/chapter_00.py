@@ -3,7 +3,7 @@
 import torch
 from einops import einsum, rearrange, repeat
 
-from synth_lib.checks import Exercise, Mistake
+from synth_lib.checks import Exercise, Mistake, Reads
 
 SPLIT = "rearrange: name the axes, move them"
 RESHAPE = "The trap: right shape, wrong numbers"
@@ -36,14 +36,15 @@ def _split_in_loops(features, head):
 SPLIT_HEADS = Exercise(
     key="00.1",
     title="split the heads",
+    name="split_heads",
     minutes=8,
     level="easy",
     inputs=_features,
     returns="batch head length d_head",
+    holds=(Reads("features", 1, 2, "token"), Reads("features", 0, 0, "sentence")),
+    shows=lambda: {"features": torch.arange(8.0).reshape(1, 2, 4), "head": 2},
     right=(
-        lambda features, head: rearrange(
-            features, "batch length (head d_head) -> batch head length d_head", head=head
-        ),
+        lambda features, head: rearrange(features, "batch length (head d_head) -> batch head length d_head", head=head),
         _split_with_transpose,
         lambda features, head: torch.stack(features.chunk(head, dim=-1), dim=1),
         _split_in_loops,
@@ -97,9 +98,7 @@ SPLIT_HEADS = Exercise(
             SPLIT,
         ),
         Mistake(
-            lambda features, head: repeat(
-                features, "batch length d_model -> batch head length d_model", head=head
-            ),
+            lambda features, head: repeat(features, "batch length d_model -> batch head length d_model", head=head),
             "every head gets a copy of all the features, instead of its own part of them.",
             SPLIT,
         ),
@@ -130,10 +129,13 @@ def _sum_in_loops(weights, value):
 WEIGHTED_SUM = Exercise(
     key="00.2",
     title="sum the values with the weights",
+    name="weighted_sum",
     minutes=8,
     level="easy",
     inputs=_weights_and_value,
     returns="batch head query d_head",
+    holds=(Reads("weights", 2, 2, "query"), Reads("value", 0, 0, "sentence"), Reads("value", 1, 1, "head")),
+    shows=lambda: {"weights": torch.tensor([[[[1, 0], [0.5, 0.5]]]]), "value": torch.tensor([[[[1.0, 2], [3, 4]]]])},
     right=(
         lambda weights, value: einsum(
             weights, value, "batch head query key, batch head key d_head -> batch head query d_head"

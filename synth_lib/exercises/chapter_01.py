@@ -6,7 +6,8 @@ from math import prod, sqrt
 import torch
 from einops import einsum, rearrange
 
-from synth_lib.checks import Exercise, Mistake
+from synth_lib.checks import Exercise, Mistake, Reads, RowsSumTo1, ZeroOutside
+from synth_lib.masks import masked_softmax
 
 EQUATIONS = "The equations"
 LOOPS = "Loops say the equation aloud"
@@ -69,6 +70,7 @@ def _one_head_in_loops(x, W_query, W_key):
 ONE_HEAD = Exercise(
     key="01.1",
     title="the scores of one head",
+    name="one_head",
     minutes=8,
     level="easy",
     inputs=_one_head_inputs,
@@ -243,10 +245,17 @@ def _map_sliced(query, key, head, step, size):
 HEAD_MAPS = Exercise(
     key="01.2",
     title="the maps of all heads",
+    name="head_maps",
     minutes=12,
     level="medium",
     inputs=_map_inputs,
     returns="batch head query key",
+    holds=(
+        RowsSumTo1(),
+        Reads("query", 1, 2, "token"),
+        Reads("query", 0, 0, "sentence"),
+        Reads("key", 0, 0, "sentence"),
+    ),
     right=(_map_einsum, _map_transposed, _map_in_loops),
     wrong=(
         Mistake(
@@ -261,8 +270,7 @@ HEAD_MAPS = Exercise(
         ),
         Mistake(
             lambda query, key, head: (
-                rearrange(query, SPLIT, head=head) @ rearrange(key, CARDS, head=head).mT
-                / sqrt(query.shape[-1] // head)
+                rearrange(query, SPLIT, head=head) @ rearrange(key, CARDS, head=head).mT / sqrt(query.shape[-1] // head)
             ).softmax(dim=-1),
             "the queries are split well, the keys are dealt out like cards.",
             HEADS,
@@ -280,9 +288,9 @@ HEAD_MAPS = Exercise(
             ROOT,
         ),
         Mistake(
-            lambda query, key, head: (
-                _map_scores(query, key, head) * sqrt(query.shape[-1] // head) / sqrt(4)
-            ).softmax(dim=-1),
+            lambda query, key, head: (_map_scores(query, key, head) * sqrt(query.shape[-1] // head) / sqrt(4)).softmax(
+                dim=-1
+            ),
             "under the root stands 4, the d_head of this chapter; take it from the shapes.",
             ROOT,
         ),
@@ -310,23 +318,20 @@ HEAD_MAPS = Exercise(
         ),
         Mistake(
             lambda query, key, head: (
-                rearrange(query, SPLIT, head=head) @ rearrange(key, SPLIT, head=head).sum(dim=1, keepdim=True).mT
+                rearrange(query, SPLIT, head=head)
+                @ rearrange(key, SPLIT, head=head).sum(dim=1, keepdim=True).mT
                 / sqrt(query.shape[-1] // head)
             ).softmax(dim=-1),
             "the keys of all heads are added up; each head has keys of its own.",
             HEADS,
         ),
         Mistake(
-            lambda query, key, head: (
-                _map_scores(query, key, head) * sqrt(query.shape[-1] // head)
-            ).softmax(dim=-1),
+            lambda query, key, head: (_map_scores(query, key, head) * sqrt(query.shape[-1] // head)).softmax(dim=-1),
             "the scores are not divided before the softmax.",
             ROOT,
         ),
         Mistake(
-            lambda query, key, head: (
-                _map_scores(query, key, head) / sqrt(query.shape[-1] // head)
-            ).softmax(dim=-1),
+            lambda query, key, head: (_map_scores(query, key, head) / sqrt(query.shape[-1] // head)).softmax(dim=-1),
             "the root is lost: it is divided by d_head itself.",
             ROOT,
         ),
@@ -354,8 +359,8 @@ HEAD_MAPS = Exercise(
             WEIGHTS,
         ),
         Mistake(
-            lambda query, key, head: _map_scores(query, key, head).flatten(2).softmax(-1).view(
-                len(query), head, query.shape[1], -1
+            lambda query, key, head: (
+                _map_scores(query, key, head).flatten(2).softmax(-1).view(len(query), head, query.shape[1], -1)
             ),
             "the softmax runs over the whole map, so that all rows together sum to 1.",
             WEIGHTS,
@@ -393,8 +398,8 @@ HEAD_MAPS = Exercise(
         ),
         Mistake(
             lambda query, key, head: (
-                query @ key.mT / sqrt(query.shape[-1])
-            ).softmax(dim=-1)[:, None].repeat(1, head, 1, 1),
+                (query @ key.mT / sqrt(query.shape[-1])).softmax(dim=-1)[:, None].repeat(1, head, 1, 1)
+            ),
             "every head compares all the features and gets the same map.",
             HEADS,
         ),
@@ -418,6 +423,11 @@ def _mask_inputs(draw):
         allowed[b, 0, (b + 1) % length] = True
         allowed[b, 0, (b + 2) % length] = torch.arange(length) == (b + 3) % length
     return {"scores": scores, "allowed": allowed}
+
+
+def _small_mask():
+    allowed = torch.tensor([[True, False, False], [False, False, False], [True, True, False]])
+    return {"scores": torch.zeros(1, 1, 3, 3), "allowed": allowed.reshape(1, 1, 3, 3)}
 
 
 def _masked_lowest(scores, allowed):
@@ -453,10 +463,20 @@ def _masked_constant(scores, allowed):
 MASKED_WEIGHTS = Exercise(
     key="01.3",
     title="masked softmax",
+    name="masked_weights",
     minutes=15,
     level="medium",
     inputs=_mask_inputs,
     returns="batch head query key",
+    holds=(
+        RowsSumTo1(),
+        ZeroOutside("allowed"),
+        Reads("scores", 2, 2, "query"),
+        Reads("scores", 1, 1, "head"),
+        Reads("scores", 0, 0, "sentence"),
+    ),
+    shows=_small_mask,
+    forbidden=(masked_softmax,),
     right=(
         _masked_lowest,
         lambda scores, allowed: _masked_infinity(scores, allowed).nan_to_num(0.0),
@@ -573,8 +593,10 @@ MASKED_WEIGHTS = Exercise(
             WEIGHTS,
         ),
         Mistake(
-            lambda scores, allowed: _masked_infinity(scores, allowed).nan_to_num(0.0)
-            * allowed.all(dim=0, keepdim=True).any(dim=-1, keepdim=True),
+            lambda scores, allowed: (
+                _masked_infinity(scores, allowed).nan_to_num(0.0)
+                * allowed.all(dim=0, keepdim=True).any(dim=-1, keepdim=True)
+            ),
             "a row becomes zeros in all sentences as soon as no key is allowed to it in all of them.",
             NOWHERE,
         ),
@@ -647,6 +669,7 @@ def _work(projections=4.0, pairs=2.0):
 LAYER_WORK = Exercise(
     key="01.4",
     title="the work of the whole layer",
+    name="layer_work",
     minutes=10,
     level="medium",
     inputs=_work_inputs,
@@ -694,9 +717,7 @@ LAYER_WORK = Exercise(
             HEADS,
         ),
         Mistake(
-            _work(
-                lambda batch, length, d_model, head: 4 * head, lambda batch, length, d_model, head: 2 * head
-            ),
+            _work(lambda batch, length, d_model, head: 4 * head, lambda batch, length, d_model, head: 2 * head),
             "every head does the work of all of them; the heads share the d_model numbers.",
             HEADS,
         ),
@@ -706,9 +727,7 @@ LAYER_WORK = Exercise(
             HEADS,
         ),
         Mistake(
-            _work(
-                lambda batch, length, d_model, head: 4 / head, lambda batch, length, d_model, head: 2 / head
-            ),
+            _work(lambda batch, length, d_model, head: 4 / head, lambda batch, length, d_model, head: 2 / head),
             "both numbers are those of one head.",
             HEADS,
         ),
@@ -902,6 +921,7 @@ def _follows_by_matrices(layer, x):
 FOLLOWS_TOKENS = Exercise(
     key="01.5",
     title="does the output follow the tokens?",
+    name="follows_tokens",
     minutes=15,
     level="hard",
     inputs=_follows_inputs,
@@ -958,9 +978,7 @@ FOLLOWS_TOKENS = Exercise(
             ORDER,
         ),
         Mistake(
-            lambda layer, x: all(
-                _same(layer(x[:, order]), layer(x)[:, order]) for order in _orders(x.T)
-            ),
+            lambda layer, x: all(_same(layer(x[:, order]), layer(x)[:, order]) for order in _orders(x.T)),
             "the numbers of each token are shuffled, not the tokens.",
             ORDER,
         ),

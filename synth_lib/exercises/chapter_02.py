@@ -7,7 +7,7 @@ from einops import einsum, rearrange
 from torch.nn import functional as F
 
 from synth_lib.attention import Attention
-from synth_lib.checks import Exercise, Mistake
+from synth_lib.checks import Exercise, Mistake, Reads, RowsSumTo1
 
 MODULE = "A module holds its parameters"
 EQUATIONS = "The equations"
@@ -65,10 +65,12 @@ def _linear_einsum(x, W1, b1, W2, b2):
 LINEAR_SCORES = Exercise(
     key="02.1",
     title="scores from the parameters of two nn.Linear",
+    name="linear_scores",
     minutes=10,
     level="easy",
     inputs=_linear_inputs,
     returns="query key",
+    holds=(Reads("x", 0, 0, "token"),),
     right=(
         _linear_matmul,
         _linear_in_loops,
@@ -203,16 +205,16 @@ def _hidden(x, W1, b1, W2, pattern=SPLIT):
 HEAD_SCORES = Exercise(
     key="02.2",
     title="all heads at once",
+    name="head_scores",
     minutes=15,
     level="medium",
     inputs=_head_inputs,
     returns="batch head query key",
+    holds=(Reads("x", 1, 2, "token"), Reads("x", 0, 0, "sentence"), Reads("W2", 0, 1, "head")),
     right=(_head_einsum, _head_matmul, _head_in_loops),
     wrong=(
         Mistake(
-            lambda x, W1, b1, W2, b2: _head_from(
-                (x @ W1 + b1).relu().reshape(len(x), len(W2), x.shape[1], -1), W2, b2
-            ),
+            lambda x, W1, b1, W2, b2: _head_from((x @ W1 + b1).relu().reshape(len(x), len(W2), x.shape[1], -1), W2, b2),
             "the heads are cut out by a reshape alone, so a row of a head is fed by other tokens.",
             SPLITTING,
         ),
@@ -316,6 +318,12 @@ def _short_inputs(draw):
     }
 
 
+def _small_short():
+    """Every row has equal scores, so that the weights are easy numbers."""
+    W2 = torch.tensor([[1.0, 1, 1], [2, 2, 2]])
+    return {"x": torch.eye(2)[None], "W1": torch.eye(2), "W2": W2}
+
+
 def _all_scores(x, W1, W2):
     return (x @ W1).relu() @ W2
 
@@ -366,10 +374,13 @@ def _short_zero_scores(x, W1, W2):
 SHORT_MAP = Exercise(
     key="02.3",
     title="the map of a short sentence",
+    name="short_map",
     minutes=10,
     level="medium",
     inputs=_short_inputs,
     returns="batch query key",
+    holds=(RowsSumTo1(), Reads("x", 1, 1, "token"), Reads("x", 0, 0, "sentence")),
+    shows=_small_short,
     right=(_short_cut_scores, _short_cut_weights, _short_mask, _short_renormalised, _short_in_loops),
     wrong=(
         Mistake(
@@ -492,6 +503,7 @@ def _cost_counted(batch, length, max_length, d_model, head):
 LAYER_COST = Exercise(
     key="02.4",
     title="the bill for the whole layer",
+    name="layer_cost",
     minutes=10,
     level="medium",
     inputs=_cost_inputs,
@@ -762,6 +774,7 @@ def _depends_in_loops(score, x):
 DEPENDS_ON = Exercise(
     key="02.5",
     title="who depends on whom",
+    name="depends_on",
     minutes=15,
     level="hard",
     inputs=_depends_inputs,

@@ -6,7 +6,8 @@ import torch
 from einops import einsum
 from torch import nn
 
-from synth_lib.checks import Exercise, Mistake
+from synth_lib.checks import Exercise, Mistake, Reads
+from synth_lib.scores import Random, shifted_scores
 
 EQUATION = "The equation"
 LOOPS = "Loops say the equation aloud"
@@ -92,10 +93,12 @@ def _attention_without_exp(R, value):
 RANDOM_ATTENTION = Exercise(
     key="03.1",
     title="the average, from R to the result",
+    name="random_attention",
     minutes=10,
     level="easy",
     inputs=_attention_inputs,
     returns="batch head query d_head",
+    holds=(Reads("value", 0, 0, "sentence"), Reads("value", 1, 1, "head"), Reads("R", 0, 1, "head")),
     right=(_attention_matmul, _attention_einsum, _attention_in_loops, _attention_masked),
     wrong=(
         Mistake(
@@ -296,6 +299,7 @@ def _shift_clamped(length, offset, error):
 SHIFT_SCORES = Exercise(
     key="03.2",
     title="scores for a shift",
+    name="shift_scores",
     minutes=12,
     level="medium",
     inputs=_shift_inputs,
@@ -303,6 +307,7 @@ SHIFT_SCORES = Exercise(
         "the map after the softmax for the offset, the map after the softmax for the opposite offset, "
         "the map after the softmax for the offset 0"
     ),
+    forbidden=(shifted_scores,),
     right=(_shift_diagonal, _shift_in_loops, _shift_logarithms),
     run=_shift_run,
     wrong=(
@@ -473,6 +478,7 @@ def _steps_by_softmax(start, weight, learning_rate, factor):
 LEAST_STEPS = Exercise(
     key="03.3",
     title="how many steps at least",
+    name="steps_needed",
     minutes=10,
     level="medium",
     inputs=_steps_inputs,
@@ -480,9 +486,7 @@ LEAST_STEPS = Exercise(
     right=(_steps_formula, _steps_counted, _steps_by_softmax),
     wrong=(
         Mistake(
-            lambda start, weight, learning_rate, factor: ceil(
-                2 * _exact_steps(start, weight, learning_rate, factor)
-            ),
+            lambda start, weight, learning_rate, factor: ceil(2 * _exact_steps(start, weight, learning_rate, factor)),
             "only the wanted score moves; the others do not wait for it.",
             DISTANCE,
         ),
@@ -497,23 +501,17 @@ LEAST_STEPS = Exercise(
             DISTANCE,
         ),
         Mistake(
-            lambda start, weight, learning_rate, factor: ceil(
-                _exact_steps(start, weight, learning_rate, 1 / factor)
-            ),
+            lambda start, weight, learning_rate, factor: ceil(_exact_steps(start, weight, learning_rate, 1 / factor)),
             "the factor makes the steps smaller instead of larger.",
             GROUPS,
         ),
         Mistake(
-            lambda start, weight, learning_rate, factor: ceil(
-                4 * _exact_steps(start, weight, learning_rate, factor)
-            ),
+            lambda start, weight, learning_rate, factor: ceil(4 * _exact_steps(start, weight, learning_rate, factor)),
             "the distance is doubled instead of shared by the two sides.",
             DISTANCE,
         ),
         Mistake(
-            lambda start, weight, learning_rate, factor: floor(
-                _exact_steps(start, weight, learning_rate, factor)
-            ),
+            lambda start, weight, learning_rate, factor: floor(_exact_steps(start, weight, learning_rate, factor)),
             "it is one step short: a part of a step cannot be made, so the number is never rounded down.",
             DISTANCE,
         ),
@@ -523,9 +521,7 @@ LEAST_STEPS = Exercise(
             DISTANCE,
         ),
         Mistake(
-            lambda start, weight, learning_rate, factor: ceil(
-                (_gap_of(weight) - start) / (2 * learning_rate * factor)
-            ),
+            lambda start, weight, learning_rate, factor: ceil((_gap_of(weight) - start) / (2 * learning_rate * factor)),
             "the start is a weight, and a weight is taken from a gap; turn the start into a gap as well.",
             DISTANCE,
         ),
@@ -559,16 +555,12 @@ LEAST_STEPS = Exercise(
             DISTANCE,
         ),
         Mistake(
-            lambda start, weight, learning_rate, factor: -floor(
-                -_exact_steps(weight, start, learning_rate, factor)
-            ),
+            lambda start, weight, learning_rate, factor: -floor(-_exact_steps(weight, start, learning_rate, factor)),
             "the start and the end are swapped, so the number is negative.",
             DISTANCE,
         ),
         Mistake(
-            lambda start, weight, learning_rate, factor: ceil(
-                log(weight / start) / (2 * learning_rate * factor)
-            ),
+            lambda start, weight, learning_rate, factor: ceil(log(weight / start) / (2 * learning_rate * factor)),
             "the weight is compared with its start; a gap compares it with the weight of another key.",
             GAP,
         ),
@@ -722,10 +714,12 @@ def _swapped(module, R, fixed):
 RANDOM_STATE = Exercise(
     key="03.4",
     title="a module that keeps its R",
+    name="RandomScores",
     minutes=10,
     level="medium",
     inputs=_state_inputs,
     returns="scores of the trained R, state of the trained R, scores of the fixed R, state of the fixed R",
+    forbidden=(Random,),
     right=(_state_registered, _state_frozen, _state_by_kind),
     run=_state_run,
     wrong=(

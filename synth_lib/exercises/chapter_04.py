@@ -6,7 +6,7 @@ from math import gcd, isqrt, lcm, sqrt
 import torch
 from einops import einsum, rearrange, repeat
 
-from synth_lib.checks import Exercise, Mistake
+from synth_lib.checks import Exercise, Mistake, Reads
 
 PAPER = "Tile and repeat, on paper"
 EINOPS = "The same with einops"
@@ -64,10 +64,13 @@ def _rows_in_loops(A, B):
 PRODUCT_ROWS = Exercise(
     key="04.1",
     title="rows of scores from A and B",
+    name="product_rows",
     minutes=10,
     level="easy",
     inputs=_row_inputs,
     returns="query key",
+    holds=(Reads("A", 0, 0, "query"), Reads("B", 0, 0, "query")),
+    shows=lambda: {"A": torch.tensor([[1.0, 2]]), "B": torch.tensor([[10.0, 20, 30]])},
     right=(
         _rows_einops,
         _rows_in_loops,
@@ -186,6 +189,7 @@ def _values(a, b, start):
 COUNT_PRODUCTS = Exercise(
     key="04.2",
     title="how many different products?",
+    name="count_products",
     minutes=8,
     level="easy",
     inputs=_count_inputs,
@@ -347,10 +351,12 @@ def _cut(answer):
 FACTORIZED_SCORES = Exercise(
     key="04.3",
     title="all heads, and a shorter sentence",
+    name="factorized_scores",
     minutes=15,
     level="medium",
     inputs=_score_inputs,
     returns="batch head query key",
+    holds=(Reads("x", 1, 2, "token"), Reads("x", 0, 0, "sentence"), Reads("WA", 0, 1, "head")),
     right=(_scores_einsum, _scores_torch, _scores_in_loops, _cut(_all_places)),
     wrong=(
         Mistake(
@@ -593,6 +599,7 @@ def _round_root(max_length):
 BEST_FACTORS = Exercise(
     key="04.4",
     title="the best pair of factors",
+    name="best_factors",
     minutes=10,
     level="medium",
     inputs=_length_inputs,
@@ -811,6 +818,7 @@ def _cosines(pictures):
 CAN_BE_MADE = Exercise(
     key="04.5",
     title="can this row be made?",
+    name="can_be_made",
     minutes=15,
     level="hard",
     inputs=_made_inputs,

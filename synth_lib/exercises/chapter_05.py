@@ -5,7 +5,7 @@ from math import cos, pi, sqrt
 import torch
 from einops import einsum, rearrange
 
-from synth_lib.checks import Exercise, Mistake
+from synth_lib.checks import Exercise, Mistake, Reads, RowsSumTo1
 from synth_lib.scores import FactorizedRandom, Random
 
 EQUATION = "The equation"
@@ -81,10 +81,12 @@ def _one_row(R1, R2, length):
 SHORT_MAPS = Exercise(
     key="05.1",
     title="the maps of a short input",
+    name="short_maps",
     minutes=10,
     level="easy",
     inputs=_maps_inputs,
     returns="head query key",
+    holds=(RowsSumTo1(), Reads("R1", 1, 1, "query"), Reads("R1", 0, 0, "head")),
     right=(_maps_einsum, _maps_matmul, _maps_in_loops, _maps_cut_and_divided),
     wrong=(
         Mistake(
@@ -123,9 +125,9 @@ SHORT_MAPS = Exercise(
             RESULT,
         ),
         Mistake(
-            lambda R1, R2, length: (
-                R1[:, :length] @ R2[:, :length].reshape(len(R2), R2.shape[2], length)
-            ).softmax(dim=-1),
+            lambda R1, R2, length: (R1[:, :length] @ R2[:, :length].reshape(len(R2), R2.shape[2], length)).softmax(
+                dim=-1
+            ),
             "the second factor is reshaped where it should be turned; its numbers land on other places.",
             MATMUL,
         ),
@@ -317,6 +319,7 @@ def _head_0(R, rank):
 BEST_FACTORS = Exercise(
     key="05.2",
     title="the best two factors",
+    name="best_factors",
     minutes=15,
     level="medium",
     inputs=_best_inputs,
@@ -455,6 +458,7 @@ def _rank_counted(max_length, head):
 LARGEST_RANK = Exercise(
     key="05.3",
     title="up to which rank is it smaller?",
+    name="largest_rank",
     minutes=5,
     level="easy",
     inputs=_rank_inputs,
@@ -595,6 +599,7 @@ def _cosine_alone(length, shift):
 SHIFT_FACTORS = Exercise(
     key="05.4",
     title="factors for any shift",
+    name="shift_factors",
     minutes=15,
     level="medium",
     inputs=_shift_inputs,

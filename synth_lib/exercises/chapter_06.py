@@ -5,7 +5,7 @@ from math import prod
 
 import torch
 
-from synth_lib.checks import Exercise, Mistake
+from synth_lib.checks import Exercise, Mistake, RowsSumTo1
 from synth_lib.scores import make_score
 
 EQUATIONS = "The equations"
@@ -71,10 +71,12 @@ def _maps(scores):
 MIXED_MAP = Exercise(
     key="06.1",
     title="mix maps inside one softmax",
+    name="mixed_map",
     minutes=10,
     level="easy",
     inputs=_mixed_inputs,
     returns="batch head query key",
+    holds=(RowsSumTo1(),),
     right=(_mixed_sum, _mixed_stack, _mixed_product),
     wrong=(
         Mistake(
@@ -462,6 +464,7 @@ def _swapped_sample(score, x, other):
 TABLE_ROW = Exercise(
     key="06.2",
     title="the row of any score function",
+    name="table_row",
     minutes=20,
     level="hard",
     inputs=_row_inputs,
@@ -694,9 +697,7 @@ def _bill_in_a_loop(names, d_model, head, max_length, rank, tile, repeat):
 
 
 def _bill_counted(names, d_model, head, max_length, rank, tile, repeat):
-    score = make_score(
-        " + ".join(names), d_model, head, max_length, bias=False, rank=rank, a=tile, b=repeat
-    )
+    score = make_score(" + ".join(names), d_model, head, max_length, bias=False, rank=rank, a=tile, b=repeat)
     return sum(parameter.numel() for parameter in score.parameters())
 
 
@@ -715,6 +716,7 @@ def _bill_with(change=None, extra=None, keep=list):
 MIXTURE_BILL = Exercise(
     key="06.3",
     title="the bill of a mixture",
+    name="mixture_parameters",
     minutes=10,
     level="medium",
     inputs=_bill_inputs,
@@ -922,6 +924,7 @@ def _widths_with(offset=_offset, step=_step):
 WIDTHS = Exercise(
     key="06.4",
     title="how wide is the hidden layer?",
+    name="hidden_widths",
     minutes=15,
     level="medium",
     inputs=_width_inputs,
@@ -958,8 +961,7 @@ WIDTHS = Exercise(
         ),
         Mistake(
             lambda printed, d_model, max_length: [
-                float(round((number - _offset(d_model, max_length)) / _step(d_model, max_length)))
-                for number in printed
+                float(round((number - _offset(d_model, max_length)) / _step(d_model, max_length))) for number in printed
             ],
             "the widths are rounded and made floats again; the fraction is what tells.",
             EXERCISE_WIDTH,
