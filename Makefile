@@ -8,13 +8,16 @@ CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
 RECENT := import sys; sys.exit(sys.version_info < (3, 11))
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test notebooks bench clean
+.PHONY: help lab test notebooks bench assignment grade fuzz clean
 
 help:
 	@echo "make lab        open the first chapter in JupyterLab (installs into $(VENV) the first time)"
 	@echo "make test       run everything that proves the library and the notebooks"
 	@echo "make notebooks  build and execute the chapters whose source changed (ALL=1: every chapter)"
 	@echo "make bench      time each attention score on this machine"
+	@echo "make assignment write the folder that students get (CHAPTERS=\"02 03\" OUT=folder)"
+	@echo "make grade      grade what they hand in (SUBMISSIONS=folder OUT=grades.csv)"
+	@echo "make fuzz       damage a solved notebook 1,000 times and grade each"
 	@echo "make clean      remove $(VENV) and every cache"
 
 lab: $(STAMP)
@@ -32,6 +35,15 @@ bench: $(STAMP)
 	@$(PYTHON) tools/bench.py
 	@echo "The same without the projections that every layer has, whatever S:"
 	@$(PYTHON) tools/bench.py --bare
+
+assignment: $(STAMP)
+	@$(PYTHON) tools/assignment.py --chapters "$(CHAPTERS)" --out "$(OUT)" $(if $(REPO),--repo "$(REPO)") $(if $(REF),--ref "$(REF)") $(if $(NBGRADER),--nbgrader)
+
+grade: $(STAMP)
+	@$(PYTHON) tools/grade.py "$(SUBMISSIONS)" --out "$(or $(OUT),grades.csv)" --chapters "$(CHAPTERS)" $(if $(JOBS),--jobs $(JOBS))
+
+fuzz: $(STAMP)
+	@$(PYTHON) tools/fuzz_grading.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache build *.egg-info

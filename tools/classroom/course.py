@@ -1,0 +1,151 @@
+"""What is taught and what it is worth: the chapters from their sources, the points from classroom.toml."""
+
+import ast
+import functools
+import re
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from synth_lib import checks
+from tools.build_notebooks import NOTEBOOKS, ROOT, read_source
+
+FILE = ROOT / "classroom.toml"
+LIMITS = ("seconds_per_cell", "seconds_per_notebook", "seconds_per_exercise", "memory_gib")
+
+
+class CourseError(ValueError):
+    """classroom.toml or the choice of chapters is wrong; the message says what would be right."""
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """One chapter as the grader sees it.
+
+    Attributes:
+        number, title: "02" and the heading of its notebook. path: its source.
+        due: a note, may be empty.
+        points: exercise -> points, in the order of the chapter.
+        names: exercise -> the name of its function or class.
+        lesson: the text of its code cells, without exercises and checks.
+        not_run: those of them that take long and that no exercise needs.
+    """
+
+    number: str
+    title: str
+    path: Path
+    due: str
+    points: dict
+    names: dict
+    lesson: tuple
+    not_run: tuple
+
+
+@dataclass(frozen=True)
+class Course:
+    chapters: dict
+    seed: int
+    limits: dict
+    partial: dict  # exercise -> {words of a diagnosis: share}
+
+    def points(self, key, status, message):
+        """The points of an exercise for what its check says."""
+        whole = self.chapters[key[:2]].points[key]
+        if status == "right":
+            return whole
+        shares = self.partial.get(key, {}).items()
+        return whole * max((share for words, share in shares if status == "wrong" and words in message), default=0)
+
+
+def sources(folder=NOTEBOOKS / "src"):
+    """The chapters that have a source: "02" -> path"""
+    return {path.stem[:2]: path for path in sorted(folder.glob("[0-9][0-9]_*.py"))}
+
+
+@functools.cache
+def read_chapter(path):
+    """title, {exercise: points in the source}, {exercise: name}, lesson cells of one source."""
+    cells = read_source(path)
+    exercises = [cell for cell in cells if "exercise" in cell.metadata]
+    points = {cell.metadata["exercise"]: cell.metadata.get("points", 1) for cell in exercises}
+    names = {}
+    for cell in exercises:
+        defined = [
+            node.name for node in ast.parse(cell.source).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+        ]
+        names[cell.metadata["exercise"]] = defined[-1]
+    lesson = tuple(cell.source for cell in cells if cell.cell_type == "code" and not cell.metadata)
+    return cells[0].source.split("\n")[0].removeprefix("# "), points, names, lesson
+
+
+def read(chosen=None, file=FILE, folder=NOTEBOOKS / "src"):
+    """The course. `chosen`: the numbers of some chapters; all that classroom.toml has without it.
+
+    Raises:
+        CourseError: a chapter is unknown, or classroom.toml does not name exactly its exercises.
+    """
+    try:
+        told = tomllib.loads(Path(file).read_text(encoding="utf8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise CourseError(f"{Path(file).name} cannot be read: {error}") from None
+    grading, partial = told.pop("grading", {}), told.pop("partial", {})
+    lacking = [name for name in ("seed", *LIMITS) if not isinstance(grading.get(name), (int, float))]
+    if lacking:
+        raise CourseError(f"{Path(file).name}: [grading] needs a number for {lacking[0]}.")
+    known = sources(folder)
+    chapters = {}
+    for number in chosen or sorted(told):
+        if number not in known:
+            raise CourseError(f"there is no chapter {number}; there are {', '.join(known)}.")
+        chapters[number] = _chapter(number, known[number], told.get(number), Path(file).name)
+    limits = {name: grading[name] for name in LIMITS}
+    _check_partial(partial, chapters, Path(file).name)
+    return Course(chapters, grading["seed"], limits, partial)
+
+
+def _chapter(number, path, told, file):
+    title, in_source, names, lesson = read_chapter(path)
+    if told is None:
+        lines = "\n".join(f'"{key}" = {points}' for key, points in in_source.items())
+        raise CourseError(
+            f'{file} says nothing of chapter {number}. Add, for instance:\n\n[{number}]\ndue = ""\n{lines}'
+        )
+    points = {key: value for key, value in told.items() if key not in ("due", "not_run")}
+    if points.keys() != in_source.keys():
+        missing, extra = sorted(in_source.keys() - points.keys()), sorted(points.keys() - in_source.keys())
+        wrong = f'add "{missing[0]}" = {in_source[missing[0]]}' if missing else f'there is no exercise "{extra[0]}"'
+        raise CourseError(f"{file}, [{number}]: {wrong}. To leave an exercise out, give it 0 points.")
+    if not all(type(value) is int and value >= 0 for value in points.values()):
+        raise CourseError(f"{file}, [{number}]: points are whole numbers from 0 on.")
+    not_run = []
+    for words in told.get("not_run", []):
+        begun = [text for text in lesson if text.startswith(words)]
+        if len(begun) != 1:
+            raise CourseError(f'{file}, [{number}]: {len(begun)} cells of the lesson begin with "{words}", not one.')
+        not_run += begun
+    points = {key: points[key] for key in in_source}
+    return Chapter(number, title, path, told.get("due", ""), points, names, lesson, tuple(not_run))
+
+
+def _check_partial(partial, chapters, file):
+    for key, shares in partial.items():
+        if key[:2] not in chapters:
+            continue
+        diagnoses = [mistake.says for mistake in checks.find(key).wrong]
+        for words, share in shares.items():
+            if not any(words in says for says in diagnoses):
+                raise CourseError(f'{file}, [partial."{key}"]: no known mistake says "{words}".')
+            if not 0 <= share <= 1:
+                raise CourseError(f'{file}, [partial."{key}"]: a share is between 0 and 1, not {share}.')
+
+
+def chosen_numbers(text):
+    """ "02 03" or "2,3" -> ["02", "03"]"""
+    return [number.zfill(2) for number in re.split(r"[\s,]+", text.strip()) if number]
+
+
+def fail(error):
+    """End the program with one sentence."""
+    print(error, file=sys.stderr)
+    return 2

@@ -1,0 +1,158 @@
+"""Grade one notebook: run it, ask the checks, say what they found."""
+
+import contextlib
+import functools
+import io
+from dataclasses import asdict, dataclass, field
+
+from synth_lib import checks
+from synth_lib.checks import Draw
+from tools.classroom import submissions
+from tools.classroom.student import ProcessEnded, Student
+from tools.classroom.wire import Garbled
+
+
+@dataclass
+class Result:
+    """What became of one notebook.
+
+    Attributes:
+        file: its name. chapter: "02", or "" if it is not graded. refused: why it is not, or "".
+        verdicts: exercise -> [status, message, small example]; a status is "right", "wrong", "not answered" or
+            "not graded", which asks for a person.
+        troubles: the cells that did not run, as sentences. A cell is named by its number and its first line.
+        notes: what was mended, as sentences.
+    """
+
+    file: str
+    chapter: str = ""
+    refused: str = ""
+    verdicts: dict = field(default_factory=dict)
+    troubles: list = field(default_factory=list)
+    notes: list = field(default_factory=list)
+
+    def as_dict(self):
+        return asdict(self)
+
+
+@contextlib.contextmanager
+def grading_checks(course):
+    """Within it, checks draw their inputs from the seed of grading, and give an answer the time that grading gives.
+
+    An answer that knows the inputs of the notebook does not pass, and a busy machine costs no points.
+    """
+    before = checks.Draw, checks.SECONDS, checks.ALL_SECONDS
+    seconds = course.limits["seconds_per_exercise"]
+    checks.Draw, checks.SECONDS, checks.ALL_SECONDS = _draw_from(course.seed), seconds, 2 * seconds
+    try:
+        yield
+    finally:
+        checks.Draw, checks.SECONDS, checks.ALL_SECONDS = before
+
+
+@functools.cache  # one function for a seed: the checks keep what is right for it
+def _draw_from(seed):
+    return lambda trial: Draw(seed + trial)
+
+
+def grade(nursery, path, course):
+    """-> Result. Never raises because of a submission."""
+    result = Result(str(getattr(path, "name", path)))
+    try:
+        cells = submissions.read(path)
+        result.chapter = submissions.recognise(cells, course.chapters, path.name)
+    except (submissions.Refused, OSError) as error:
+        result.refused = f"{result.file}: {error}"
+        return result
+    chapter = course.chapters[result.chapter]
+    wanted = list(chapter.names.values())
+    sent = [(cell.number, cell.kind, cell.text) for cell in cells]
+    with Student(nursery, sent, wanted, chapter.lesson, course.limits, chapter.not_run) as student:
+        try:
+            student.run()
+        except ProcessEnded as error:
+            result.refused = f"{result.file}: {error}"
+        for key, name in chapter.names.items():
+            if result.refused:
+                result.verdicts[key] = ["not graded", f"The notebook was not graded: {result.refused}.", ""]
+            elif not student.ready:
+                says = "The time for this notebook was used up before this exercise was asked for."
+                result.verdicts[key] = ["not graded", says, ""]
+            else:
+                result.verdicts[key] = judge(student, key, name, course)
+                if not student.ready:
+                    run_again(student)
+        explain(result, student, cells, chapter)
+    return result
+
+
+def run_again(student):
+    """A new process for the next exercise, after one that ended the old one or left it at work."""
+    student.stop()
+    with contextlib.suppress(ProcessEnded):
+        student.run()
+
+
+def judge(student, key, name, course):
+    """[status, message, small example] of one exercise; of several definitions of its name the best counts."""
+    verdicts = []
+    try:
+        for told in student.found.get(name, []):
+            answer = student.function(told)
+            student.begin(checks.find(key), told["space"])
+            with grading_checks(course), contextlib.redirect_stdout(io.StringIO()):
+                verdict = checks.check(key, answer)
+            ended = ENDED in verdict.message
+            message = f"Calling your {name} ends the process: {_why(verdict.message)}." if ended else verdict.message
+            verdicts.append([verdict.status if student.ready else "wrong", message, verdict.shown])
+            if verdict.status == "right" or not student.ready:
+                break
+    except ProcessEnded as error:
+        verdicts.append(["wrong", f"Calling your {name} ends the process: {error}.", ""])
+    except (Garbled, RuntimeError, TypeError, KeyError, ValueError, AttributeError) as error:
+        verdicts.append(
+            ["not graded", f"Your {name} could not be called: {type(error).__name__}: {str(error)[:200]}", ""]
+        )
+    if not verdicts:
+        return ["not graded" if student.ready else "wrong", f"The notebook defines no {name}.", ""]
+    order = ["right", "wrong", "not graded", "not answered"]
+    return min(verdicts, key=lambda verdict: order.index(verdict[0]))
+
+
+ENDED = "with ProcessEnded: "
+
+
+def _why(message):
+    return message.split(ENDED)[1].split(" (Inputs")[0].rstrip(".")
+
+
+def explain(result, student, cells, chapter):
+    """Say which cells did not run, and behind which lost exercise each of them stands."""
+    by_number = {cell.number: cell for cell in cells}
+
+    def named(number):
+        return "C" + str(by_number.get(number, f"cell {number}"))[1:]
+
+    result.notes += student.notes
+    result.troubles += [f"{named(number)} {reason}, and was left out." for number, reason in student.ended.items()]
+    result.troubles += [f"{named(number)} cannot be read: {says}." for number, says in student.unreadable.items()]
+    troubled = {**student.failed, **student.unreadable, **student.ended}
+    for key, name in chapter.names.items():
+        status, message, _ = result.verdicts[key]
+        if status in ("right", "not answered"):
+            continue
+        own = [cell for cell in cells if submissions.definition(name).search(cell.text)]
+        lost = [cell for cell in own if cell.number in troubled]
+        if not student.found.get(name) and not result.refused:
+            if lost:
+                message = (
+                    f"C{str(lost[-1])[1:]} should define {name}, but it does not run: {troubled[lost[-1].number]}."
+                )
+            elif not own:
+                message = f"The cell that defines {name} is missing."
+            result.verdicts[key] = ["not graded", message, ""]
+        elif own and status == "wrong":
+            if student.unreadable:  # it may hold a part of the answer
+                number = min(student.unreadable, key=lambda number: abs(number - own[-1].number))
+                message += f" But: {named(number)} cannot be read: {student.unreadable[number]}."
+                result.verdicts[key] = ["not graded", message, ""]
