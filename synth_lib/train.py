@@ -42,13 +42,14 @@ class Settings:
     """
 
     steps: int = _setting(1000, "updates of the parameters")
-    batch: int = _setting(32, "windows (pieces of text) in each step")
+    batch: int = _setting(32, "windows (pieces of text), or other examples, in each step")
     warmup: int = _setting(100, "steps in which the learning rate rises; then it falls, a cosine, to a tenth")
     learning_rate: float = _setting(1e-3, "the highest learning rate, for all but the tables of the next option")
     r_learning_rate_factor: float = _setting(
         10.0, "the learned tables of random and factorized_random learn this many times faster"
     )
-    weight_decay: float = _setting(0.1, "AdamW's decay of matrices; biases, norms, embeddings, those tables have none")
+    weight_decay: float = _setting(0.1, "AdamW's decay of matrices; biases, norms and embeddings have none")
+    r_weight_decay: float = _setting(0.0, "AdamW's decay of those tables")
     clip: float = _setting(1.0, "a gradient whose norm, over all parameters, is larger is scaled down to it")
     evaluate_every: int = _setting(100, "steps between evaluations, each with a checkpoint: the state to go on from")
     precision: str = _setting("auto", "auto, float32 or bfloat16; auto: bfloat16 where CUDA has it")
@@ -57,14 +58,12 @@ class Settings:
     def __post_init__(self):
         for name in ("steps", "batch", "evaluate_every"):
             check_whole_number(name, getattr(self, name))
-        for name in ("warmup", "weight_decay", "learning_rate", "r_learning_rate_factor", "clip"):
+        for name in ("warmup", "weight_decay", "r_weight_decay", "learning_rate", "r_learning_rate_factor", "clip"):
             check_number(name, getattr(self, name))
-            if getattr(self, name) == 0 and name not in ("warmup", "weight_decay"):
+            if getattr(self, name) == 0 and name in ("learning_rate", "r_learning_rate_factor", "clip"):
                 raise ValueError(f"{name} is 0, but must be above 0")
         if self.warmup > self.steps:
-            raise ValueError(
-                f"warmup must be at most steps = {self.steps}, not {self.warmup}: set warmup (--warmup)"
-            )
+            raise ValueError(f"warmup must be at most steps = {self.steps}, not {self.warmup}: set warmup (--warmup)")
         if self.precision not in ("auto", "float32", "bfloat16"):
             raise ValueError(f"precision must be auto, float32 or bfloat16, not {self.precision!r}")
 
@@ -106,24 +105,32 @@ def train(
     generator = torch.Generator().manual_seed(settings.seed)
     model.to(device).train()
     groups = parameter_groups(
-        model, settings.learning_rate, settings.weight_decay, settings.r_learning_rate_factor
+        model,
+        settings.learning_rate,
+        settings.weight_decay,
+        settings.r_learning_rate_factor,
+        settings.r_weight_decay,
     )
-    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95))
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=device.type == "cuda")
     peaks = [group["lr"] for group in optimizer.param_groups]
-    autocast = _autocast(device, settings.precision)
-    run = {"what": what, "settings": asdict(settings), "step": 0, "curve": [], "seconds": 0.0}
+    autocast = autocast_on(device, settings.precision)
+    run = {"what": what, "settings": asdict(settings), "step": 0, "curve": [], "seconds": 0.0, "evaluating": 0.0}
     if resume:
         run = _load_checkpoint(folder, run, model, optimizer, generator)
     started = time.perf_counter() - run["seconds"]
 
     def evaluate():
+        began = time.perf_counter()
         found = _mean_loss(model, loss, evaluation, device, autocast)
         run["curve"].append({"step": run["step"], "loss": found if math.isfinite(found) else None})
+        run["evaluating"] += time.perf_counter() - began
         return found
 
     def record(status, problem=None):
         return _record(folder, run, status, problem, model, device, unit)
 
+    latest = latest_norm = 0.0
+    largest = None
     bar = tqdm(total=settings.steps, initial=run["step"], disable=not progress, unit="step")
     with bar, _interrupt_after_the_step() as interrupted:
         if run["step"] == 0:
@@ -138,18 +145,19 @@ def train(
                 value = loss(model, *tensors)
             optimizer.zero_grad()
             value.backward()
-            norm = nn.utils.clip_grad_norm_(model.parameters(), settings.clip).item()
-            latest = value.item()
-            due = False
-            if math.isfinite(latest) and math.isfinite(norm):  # else the update would spoil every parameter
+            norm = nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
+            largest = norm if largest is None else torch.maximum(largest, norm)  # NaN, if one of them is
+            due = (run["step"] + 1) % settings.evaluate_every == 0 or run["step"] + 1 == settings.steps
+            if due or device.type == "cpu":  # other devices work ahead, and to read a number is to wait for them
+                latest, latest_norm, largest = value.item(), largest.item(), None
+            if math.isfinite(latest) and math.isfinite(latest_norm):  # else the update would spoil every parameter
                 optimizer.step()
                 run["step"] += 1
-                due = run["step"] % settings.evaluate_every == 0 or run["step"] == settings.steps
                 latest = evaluate() if due else latest
             run["seconds"] = time.perf_counter() - started
-            if not (math.isfinite(latest) and math.isfinite(norm)):
+            if not (math.isfinite(latest) and math.isfinite(latest_norm)):
                 problem = (
-                    f"the loss is {latest} and the norm of its gradient {norm} after step {run['step']}: "
+                    f"the loss is {latest} and the norm of its gradient {latest_norm} after step {run['step']}: "
                     "try a lower learning rate"
                 )
                 record("failed", problem)
@@ -165,13 +173,13 @@ def train(
     return record("finished")
 
 
-def parameter_groups(model, learning_rate, weight_decay, r_learning_rate_factor=10.0):
+def parameter_groups(model, learning_rate, weight_decay, r_learning_rate_factor=10.0, r_weight_decay=0.0):
     """Three groups for AdamW, called "matrices", "vectors" and "R"; one without parameters is left out.
 
     - matrices: the weights of linear layers and of S; with weight decay.
     - vectors: biases (those with a head axis too), norms, the logits of a mixture, and the embeddings: a rare
       token gets few gradients, and decay would only shrink it. No weight decay.
-    - R: R, R1 and R2 of the random scores. No weight decay, and `r_learning_rate_factor` times the learning
+    - R: R, R1 and R2 of the random scores. `r_weight_decay`, and `r_learning_rate_factor` times the learning
       rate. Adam moves a number by about the learning rate a step, however small its gradient. R is a table of
       logits that starts near 0 and must move by several units before its map differs from uniform.
     """
@@ -189,7 +197,7 @@ def parameter_groups(model, learning_rate, weight_decay, r_learning_rate_factor=
                 found[group].append(parameter)
             seen.add(id(parameter))
     rate = {"R": learning_rate * r_learning_rate_factor}
-    decay = {"matrices": weight_decay}
+    decay = {"matrices": weight_decay, "R": r_weight_decay}
     return [
         {
             "name": name,
@@ -236,10 +244,17 @@ def write_whole(path, write):
         part.unlink(missing_ok=True)
 
 
-def _autocast(device, precision):
-    has_bfloat16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
+def autocast_on(device, precision):
+    """What makes the context of a forward pass in this precision, see Settings: autocast_on(...)() -> a context."""
+    # A T4 only imitates bfloat16, more slowly than it computes in float32.
+    has_bfloat16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     enabled = precision == "bfloat16" or (precision == "auto" and has_bfloat16)
     return lambda: torch.autocast(device.type, torch.bfloat16, enabled=enabled)
+
+
+def device_name(device):
+    """The name of a card, or the kind of device: "NVIDIA H200", "cpu"."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 @torch.no_grad()
@@ -311,9 +326,10 @@ def _record(folder, run, status, problem, model, device, unit):
         "settings": run["settings"],
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "device": device_name(device),
         "threads": torch.get_num_threads(),
         "seconds": round(run["seconds"], 1),
+        "training_seconds": round(run["seconds"] - run["evaluating"], 3),
         "unit": unit,
         "curve": run["curve"],
         "final_loss": run["curve"][-1]["loss"] if status == "finished" else None,
@@ -358,10 +374,14 @@ EXAMPLES = """examples:
     python -m synth_lib.train --score random --d_model 64 --layer 2 --max_length 32 --sample 300
   the standard sizes with another seed; stop it with Ctrl-C, then continue:
     python -m synth_lib.train --score dense --seed 1 --folder runs/dense-1
-    python -m synth_lib.train --score dense --seed 1 --folder runs/dense-1 --resume"""
+    python -m synth_lib.train --score dense --seed 1 --folder runs/dense-1 --resume
+  all runs of a suite that are not in its file yet, two at a time, in at most 5 minutes:
+    python -m synth_lib.train --suite laptop --out runs/laptop.json --workers 2 --minutes 5"""
 
 
 def _parser():
+    from synth_lib.suites import SUITES, suite  # here, because suites.py stands on this file
+
     parser = argparse.ArgumentParser(
         "python -m synth_lib.train", description=HELP, epilog=EXAMPLES, usage="%(prog)s [options]",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -396,6 +416,15 @@ def _parser():
             group.add_argument(f"--{name}", type=kind, default=default, metavar=kind.__name__, help=says)
     group.add_argument("--resume", action="store_true", help="go on from the checkpoint in the folder")
     group.add_argument("--quiet", action="store_true", help="show no progress bar")
+    group = parser.add_argument_group("a suite: many runs side by side; of the options above only --device counts")
+    group.add_argument("--suite", metavar="name", help="; ".join(f"{name}: {suite(name).says}" for name in SUITES))
+    group.add_argument(
+        "--out", metavar="file", help="JSON file that gets every finished run; the same call goes on (runs/NAME.json)"
+    )
+    group.add_argument("--minutes", type=float, metavar="float", help="start no run that would end later (no limit)")
+    group.add_argument(
+        "--workers", type=int, default=1, metavar="int", help="runs side by side, each on one CPU thread (default: 1)"
+    )
     return parser
 
 
@@ -403,6 +432,8 @@ def main(arguments=None):
     """The command line. -> exit status: 0, 1 a failed run, 2 arguments that do not fit, 130 Ctrl-C."""
     parser = _parser()
     given = parser.parse_args(arguments)
+    if given.suite:
+        return _run_suite(parser, given)
     folder = Path(given.folder)
     try:
         settings = Settings(**{setting.name: getattr(given, setting.name) for setting in fields(Settings)})
@@ -429,6 +460,28 @@ def main(arguments=None):
         generator = torch.Generator().manual_seed(settings.seed)
         print(tokenizer.decode(model.generate(start, given.sample, generator=generator)[0]))
     return 0
+
+
+def _run_suite(parser, given):
+    from synth_lib.suites import run_suite
+
+    out = Path(given.out or f"runs/{given.suite}.json")
+    try:
+        check_whole_number("workers", given.workers)
+        if given.minutes is not None:
+            check_number("minutes", given.minutes)
+        record = run_suite(given.suite, out, device=given.device, minutes=given.minutes, workers=given.workers)
+    except KeyboardInterrupt:
+        print(f"stopped; the same command goes on from {out}")
+        return 130
+    except (OSError, ValueError) as problem:
+        parser.error(str(problem))
+    failed = [run for run in record["runs"] if run["status"] == "failed"]
+    print(
+        f"{len(record['runs'])} runs in {out}, {len(failed)} of them failed; {len(record['errors'])} errors, "
+        f"{len(record['missing'])} runs missing; {record['seconds'] / 60:.1f} minutes in all"
+    )
+    return 1 if record["errors"] else 0
 
 
 if __name__ == "__main__":

@@ -1,15 +1,19 @@
-"""The exercises of chapter 13: a loss to compare with, the size of a model, the learning rates."""
+"""The exercises of chapter 13: a loss to compare with, orders, a test, the rate of R, histograms."""
 
 import math
+from bisect import bisect_left, bisect_right
+from itertools import combinations, product
+from statistics import mean, median
 
 import torch
 
 from synth_lib.checks import Exercise, Mistake
-from synth_lib.models import LanguageModel
 
 UNIGRAM = "A loss to compare with"
-SCHEDULE = "Warm-up, then a cosine"
-PARAMETERS = "How many parameters?"
+ORDER = "Exercise 13.2: score your prediction"
+LUCK = "Is a difference more than luck?"
+RATE = "Exercise 13.4: the rate that R needs"
+BINS = "Inside: how large are the weights?"
 
 
 def _two_texts(draw):
@@ -91,6 +95,7 @@ def _bigram_log_of_mean(train, valid, vocab):
 BIGRAM = Exercise(
     key="13.1",
     title="the bigram loss",
+    name="bigram_loss",
     minutes=12,
     level="medium",
     inputs=_two_texts,
@@ -187,9 +192,7 @@ BIGRAM = Exercise(
             UNIGRAM,
         ),
         Mistake(
-            lambda train, valid, vocab: (
-                _mean(_logs(_pairs(train, vocab) + 1), valid) * (len(valid) - 1) / len(valid)
-            ),
+            lambda train, valid, vocab: _mean(_logs(_pairs(train, vocab) + 1), valid) * (len(valid) - 1) / len(valid),
             "the sum is divided by the number of tokens; the first one is not predicted.",
             UNIGRAM,
         ),
@@ -212,212 +215,484 @@ BIGRAM = Exercise(
 )
 
 
-def _model_sizes(draw):
-    sizes = draw.sizes("vocab head d_head layer max_length", 2, 9)
-    return {name: sizes[name] for name in ("vocab", "d_model", "head", "layer", "max_length")}
+def _orders(draw):
+    """Six names and one more. Some pairs are clear, one touches; mean, lowest, highest and first loss order others."""
+    low = draw.integer(100, 120)
+    losses = {
+        "oak": [0, 4, 9],
+        "elm": [15, 9],  # touches oak: not clear
+        "fir": [12, 41, 13],  # its first loss is below elm's, its highest above those of ash
+        "ash": [30, 26],
+        "yew": [60, 70],
+        "gum": [90, 58],  # its lowest loss is below those of yew
+        "box": [1],
+    }
+    losses = {name: [(low + number) / 100 for number in numbers] for name, numbers in losses.items()}
+    names = ["oak", "elm", "fir", "ash", "yew", "gum"]
+    predicted = [names.pop(draw.integer(0, len(names) - 1)) for _ in range(6)]
+    return {"predicted": predicted, "losses": losses}
 
 
-def _count(vocab, d_model, head, layer, max_length, matrices=10, maps=None, norms=2, last=1, tables=None):
-    maps = head * layer if maps is None else maps
-    tables = vocab + max_length if tables is None else tables
-    blocks = layer * (matrices * d_model**2 + norms * d_model) + maps * max_length**2
-    return tables * d_model + blocks + last * d_model
+def _pairs_of(predicted, losses, before, every=False):
+    """Wrong and clear pairs, if before(one, other) says that one is clearly below the other."""
+    names = list(losses) if every else predicted
+    places = {name: place for place, name in enumerate(predicted)}
+    clear = [(one, other) for one in names for other in names if one != other and before(losses[one], losses[other])]
+    wrong = [pair for pair in clear if places.get(pair[0], 0) > places.get(pair[1], 0)]
+    return len(wrong), len(clear)
 
 
-def _counted(vocab, d_model, head, layer, max_length):
-    model = LanguageModel(vocab, d_model, head, layer, max_length, "random", bias=False)
-    return sum(parameter.numel() for parameter in model.parameters())
+def _below(one, other):
+    return max(one) < min(other)
 
 
-COUNT = Exercise(
+def _wrong_pairs_in_loops(predicted, losses):
+    wrong = clear = 0
+    for i in range(len(predicted)):
+        for j in range(i):
+            first, second = losses[predicted[j]], losses[predicted[i]]
+            if all(a < b for a in first for b in second):
+                clear += 1
+            elif all(a > b for a in first for b in second):
+                clear += 1
+                wrong += 1
+    return wrong, clear
+
+
+def _neighbours(predicted, losses):
+    wrong = clear = 0
+    for one, other in zip(predicted[:-1], predicted[1:], strict=True):
+        clear += _below(losses[one], losses[other]) or _below(losses[other], losses[one])
+        wrong += _below(losses[other], losses[one])
+    return wrong, clear
+
+
+WRONG_PAIRS = Exercise(
     key="13.2",
-    title="count the parameters of a Random model",
-    minutes=10,
-    level="medium",
-    inputs=_model_sizes,
-    returns="a whole number",
-    right=(_count, _counted),
-    wrong=(
-        Mistake(
-            lambda vocab, **sizes: _count(vocab, **sizes, tables=2 * vocab + sizes["max_length"]),
-            "the output matrix is counted again, but it is the embedding.",
-            PARAMETERS,
-        ),
-        Mistake(
-            lambda **sizes: _count(**sizes, maps=sizes["layer"]),
-            "a layer has one R; it should have one for every head.",
-            PARAMETERS,
-        ),
-        Mistake(
-            lambda **sizes: _count(**sizes, maps=sizes["head"]),
-            "all layers share their R; each layer has its own.",
-            PARAMETERS,
-        ),
-        Mistake(
-            lambda **sizes: _count(**sizes, matrices=12),
-            "the projections of query and key are counted too, but Random has none.",
-            PARAMETERS,
-        ),
-        Mistake(
-            lambda **sizes: _count(**sizes, matrices=9),
-            "one of the two matrices of the attention, value or output, is missing.",
-            PARAMETERS,
-        ),
-        Mistake(
-            lambda **sizes: _count(**sizes, norms=0, last=0),
-            "the norms have weights too.",
-            PARAMETERS,
-        ),
-        Mistake(
-            lambda **sizes: _count(**sizes, last=0),
-            "the norm after the last block is missing.",
-            PARAMETERS,
-        ),
-        Mistake(
-            lambda vocab, **sizes: _count(vocab, **sizes, tables=vocab),
-            "the table of the positions is missing.",
-            PARAMETERS,
-        ),
-        Mistake(
-            lambda **sizes: _count(**sizes, tables=sizes["max_length"]),
-            "the table of the tokens is missing.",
-            PARAMETERS,
-        ),
-        Mistake(
-            lambda **sizes: _count(**sizes | {"layer": 1}),
-            "only one block is counted.",
-            PARAMETERS,
-        ),
-        Mistake(
-            lambda **sizes: _count(**sizes, matrices=6),
-            "the mlp has one matrix; it should have two, there and back.",
-            PARAMETERS,
-        ),
-        Mistake(
-            lambda **sizes: _count(**sizes, last=2),
-            "the norm after the last block is counted twice; it is one norm, not two.",
-            PARAMETERS,
-        ),
-        Mistake(
-            lambda **sizes: _count(**sizes, maps=0),
-            "the parameters of S are left out; here R is trained.",
-            PARAMETERS,
-        ),
-    ),
-)
-
-
-def _steps(draw):
-    return {"warmup": draw.integer(3, 6), "steps": draw.integer(12, 20)}
-
-
-def _factors(first, later):
-    """An answer from first(step, warmup) in the warm-up and later(step, warmup, steps) after it."""
-
-    def answer(warmup, steps):
-        return [first(step, warmup) if step < warmup else later(step, warmup, steps) for step in range(steps)]
-
-    return answer
-
-
-def _rise(step, warmup):
-    return (step + 1) / warmup
-
-
-def _fall(step, warmup, steps, lowest=0.1):
-    return lowest + (1 - lowest) * (1 + math.cos(math.pi * (step - warmup) / (steps - 1 - warmup))) / 2
-
-
-def _by_tensor(warmup, steps):
-    angle = torch.linspace(0, math.pi, steps - warmup, dtype=torch.float64)
-    rise = torch.arange(1, warmup + 1, dtype=torch.float64) / warmup
-    return torch.cat([rise, 0.55 + 0.45 * angle.cos()]).tolist()
-
-
-LEARNING_RATES = Exercise(
-    key="13.3",
-    title="warm-up, then a cosine",
+    title="score your prediction",
+    name="wrong_pairs",
     minutes=10,
     level="easy",
-    inputs=_steps,
-    returns="a list of floats, one for each step",
-    right=(_factors(_rise, _fall), _by_tensor),
+    inputs=_orders,
+    returns="a tuple of two whole numbers",
+    right=(lambda predicted, losses: _pairs_of(predicted, losses, _below), _wrong_pairs_in_loops),
     wrong=(
         Mistake(
-            _factors(lambda step, warmup: step / warmup, _fall),
-            "the first step has the factor 0, so it changes nothing.",
-            SCHEDULE,
+            lambda predicted, losses: _pairs_of(predicted, losses, lambda a, b: sum(a) / len(a) < sum(b) / len(b)),
+            "the means are compared, so pairs that overlap are counted too.",
+            ORDER,
         ),
         Mistake(
-            _factors(_rise, lambda step, warmup, steps: _fall(step, warmup, steps, lowest=0.0)),
-            "the cosine falls to 0, not to a tenth.",
-            SCHEDULE,
+            lambda predicted, losses: _pairs_of(predicted, losses, lambda a, b: max(a) <= min(b)),
+            "two variants that have one loss in common count as clear; below means below.",
+            ORDER,
         ),
         Mistake(
-            _factors(_rise, lambda step, warmup, steps: _fall(step, warmup, steps + 1)),
-            "the lowest factor would come one step after the last.",
-            SCHEDULE,
+            lambda predicted, losses: _pairs_of(predicted, losses, lambda a, b: min(a) < min(b)),
+            "only the lowest loss of each variant is compared, not all seeds.",
+            ORDER,
         ),
         Mistake(
-            _factors(_rise, lambda step, warmup, steps: _fall(step, 0, steps)),
-            "the cosine starts at step 0, so the factor jumps down where the warm-up ends.",
-            SCHEDULE,
+            lambda predicted, losses: _pairs_of(predicted, losses, lambda a, b: max(a) < max(b)),
+            "only the highest loss of each variant is compared, not all seeds.",
+            ORDER,
         ),
         Mistake(
-            _factors(_rise, lambda step, warmup, steps: 1 - 0.9 * (step - warmup) / (steps - 1 - warmup)),
-            "the factor falls along a straight line.",
-            SCHEDULE,
+            lambda predicted, losses: _pairs_of(predicted, losses, lambda a, b: a[0] < b[0]),
+            "only the first seed is compared.",
+            ORDER,
         ),
         Mistake(
-            _factors(lambda step, warmup: 1.0, _fall),
-            "there is no warm-up: the first steps have the factor 1.",
-            SCHEDULE,
+            lambda predicted, losses: _pairs_of(predicted, losses, _below, every=True),
+            "names that are not predicted are counted too.",
+            ORDER,
         ),
         Mistake(
-            _factors(_rise, lambda step, warmup, steps: max(0.1, _fall(step, warmup, steps, lowest=0.0))),
-            "a cosine that falls to 0 is cut off at a tenth; it should be squeezed between 1 and a tenth.",
-            SCHEDULE,
+            lambda predicted, losses: tuple(2 * count for count in _pairs_of(predicted, losses, _below)),
+            "each pair is counted twice.",
+            ORDER,
         ),
         Mistake(
-            _factors(_rise, lambda step, warmup, steps: 0.1 + 0.9 * _fall(step, warmup, steps, 0.0) ** 2),
-            "the cosine is squared.",
-            SCHEDULE,
+            lambda predicted, losses: _pairs_of(predicted, losses, _below)[::-1],
+            "the two numbers are swapped: the wrong pairs come first.",
+            ORDER,
         ),
         Mistake(
-            _factors(
-                _rise,
-                lambda step, warmup, steps: (
-                    _rise(step, warmup) if step == warmup else _fall(step, warmup, steps)
-                ),
+            lambda predicted, losses: _pairs_of(predicted[::-1], losses, _below),
+            "right and wrong are swapped: the name with the lowest loss comes first in the list.",
+            ORDER,
+        ),
+        Mistake(
+            lambda predicted, losses: (
+                _pairs_of(predicted, losses, _below)[0],
+                _pairs_of(predicted, losses, _below)[1] - _pairs_of(predicted, losses, _below)[0],
             ),
-            "the warm-up lasts one step too long, and its factor rises above 1.",
-            SCHEDULE,
+            "the second number leaves out the wrong pairs; it is of all clear ones.",
+            ORDER,
         ),
         Mistake(
-            _factors(
-                lambda step, warmup: 0.003 * _rise(step, warmup),
-                lambda step, warmup, steps: 0.003 * _fall(step, warmup, steps),
+            lambda predicted, losses: (
+                _pairs_of(predicted, losses, _below)[0],
+                len(predicted) * (len(predicted) - 1) // 2,
             ),
-            "these are learning rates with a peak of 0.003; the factors have a peak of 1.",
-            SCHEDULE,
+            "the second number is of all pairs, not of the clear ones.",
+            ORDER,
+        ),
+        Mistake(_neighbours, "only names that stand side by side in the list are compared.", ORDER),
+    ),
+)
+
+
+def _two_groups(draw):
+    few, many = 3, draw.integer(4, 5)
+    low = [round(1.7 + draw.integer(0, 90) / 1000 + place / 7919, 6) for place in range(few)]
+    high = [round(1.72 + draw.integer(0, 90) / 1000 + place / 6007, 6) for place in range(many)]
+    return {"a": low, "b": high} if draw.integer(0, 1) else {"a": high, "b": low}
+
+
+def _share(a, b, counts, size=None):
+    """The share of ways to deal for which counts(group, rest) holds."""
+    places = range(len(a) + len(b))
+    pooled = a + b
+    found = [
+        counts([pooled[i] for i in chosen], [pooled[i] for i in places if i not in chosen])
+        for chosen in combinations(places, size or len(a))
+    ]
+    return sum(found) / len(found)
+
+
+def _by_bits(a, b):
+    """All subsets as the bits of a number."""
+    pooled, hits, ways = a + b, 0, 0
+    for bits in range(2 ** len(pooled)):
+        group = [number for place, number in enumerate(pooled) if bits >> place & 1]
+        if len(group) == len(a):
+            ways += 1
+            hits += sum(group) / len(group) <= sum(a) / len(a) + 1e-12
+    return hits / ways
+
+
+def _fixed_pairs(a, b):
+    differences = [one - other for one, other in zip(a, b, strict=False)]
+    signs = list(product((1, -1), repeat=len(differences)))
+    total = sum(differences)
+    return sum(sum(s * d for s, d in zip(sign, differences, strict=True)) <= total + 1e-12 for sign in signs) / len(
+        signs
+    )
+
+
+TEST = Exercise(
+    key="13.3",
+    title="a permutation test",
+    name="permutation_test",
+    minutes=12,
+    level="medium",
+    inputs=_two_groups,
+    returns="a float, the p-value",
+    right=(
+        lambda a, b: _share(a, b, lambda group, rest: mean(group) <= mean(a)),
+        _by_bits,
+        lambda a, b: _share(a, b, lambda group, rest: sum(group) <= sum(a) + 1e-12),
+    ),
+    wrong=(
+        Mistake(
+            lambda a, b: _share(a, b, lambda group, rest: sum(group) < sum(a) - 1e-12),
+            "the given way is not counted, so the share can be 0.",
+            LUCK,
         ),
         Mistake(
-            _factors(
-                _rise,
-                lambda step, warmup, steps: (
-                    0.55 + 0.45 * math.cos(2 * math.pi * (step - warmup) / (steps - 1 - warmup))
-                ),
+            lambda a, b: _share(a, b, lambda group, rest: sum(group) >= sum(a) - 1e-12),
+            "the other side is counted: the ways in which the first group comes out at least as high.",
+            LUCK,
+        ),
+        Mistake(
+            lambda a, b: _share(
+                a, b, lambda group, rest: abs(mean(group) - mean(rest)) >= abs(mean(a) - mean(b)) - 1e-12
             ),
-            "the factor comes back to 1 at the end: a whole wave, not half a one.",
-            SCHEDULE,
+            "differences in both directions are counted; the test has one side.",
+            LUCK,
         ),
         Mistake(
-            _factors(lambda step, warmup: (step + 1) / (warmup + 1), _fall),
-            "the last step of the warm-up is still below 1.",
-            SCHEDULE,
+            lambda a, b: min(1.0, 2 * _share(a, b, lambda group, rest: mean(group) <= mean(a))),
+            "the share is doubled; the test has one side.",
+            LUCK,
+        ),
+        Mistake(
+            lambda a, b: _share(a, b, lambda group, rest: mean(group) <= mean(a), size=len(b)),
+            "the first group gets as many losses as b, not as a.",
+            LUCK,
+        ),
+        Mistake(
+            lambda a, b: _share(a, b, lambda group, rest: sum(group) <= sum(a) + 1e-12) * math.comb(len(a + b), len(a)),
+            "this is the number of ways, not their share.",
+            LUCK,
+        ),
+        Mistake(
+            lambda a, b: _share(a, b, lambda group, rest: mean(group) <= mean(b)),
+            "the groups are compared with the mean of b.",
+            LUCK,
+        ),
+        Mistake(
+            lambda a, b: _share(a, b, lambda group, rest: max(group) < min(rest)),
+            "only the ways with a complete separation are counted, whatever the given losses are.",
+            LUCK,
+        ),
+        Mistake(_fixed_pairs, "signs of paired differences are exchanged; here any loss can go to any group.", LUCK),
+        Mistake(
+            lambda a, b: sum(one < other for one in a for other in b) / (len(a) * len(b)),
+            "this is the share of pairs in which a is lower; no losses are dealt anew.",
+            LUCK,
+        ),
+        Mistake(
+            lambda a, b: (
+                (_share(a, b, lambda g, r: mean(g) <= mean(a)) * math.comb(len(a + b), len(a)) + 1)
+                / (math.comb(len(a + b), len(a)) + 1)
+            ),
+            "1 is added above and below, as for ways drawn at random; here every way is counted, the given one too.",
+            LUCK,
+        ),
+        Mistake(
+            lambda a, b: _share(a, b, lambda group, rest: median(group) <= median(a)),
+            "the medians are compared, not the means.",
+            LUCK,
+        ),
+        Mistake(
+            lambda a, b: sum(mean(group) <= mean(a) for group in product(a + b, repeat=len(a))) / len(a + b) ** len(a),
+            "a loss can be dealt more than once; each goes to one group only.",
+            LUCK,
         ),
     ),
 )
 
 
-EXERCISES = [BIGRAM, COUNT, LEARNING_RATES]
+def _training(draw):
+    steps = draw.integer(20, 40)
+    return {
+        "weight": draw.integer(50, 90) / 100,
+        "keys": draw.integer(20, 60),
+        "learning_rate": draw.integer(3, 9) / 1000,
+        "factors": [draw.integer(10, 100) / 100 for _ in range(steps)],
+    }
+
+
+def _needed(weight, keys, learning_rate, factors, gap=None, both=2, total=None):
+    gap = math.log(weight * (keys - 1) / (1 - weight)) if gap is None else gap
+    return gap / (both * learning_rate * (sum(factors) if total is None else total))
+
+
+def _needed_by_halving(weight, keys, learning_rate, factors):
+    """Try factors, follow the training for each."""
+
+    def reached(factor):
+        high = low = 0.0
+        for of_step in factors:
+            high += factor * learning_rate * of_step
+            low -= factor * learning_rate * of_step
+        return 1 / (1 + (keys - 1) * math.exp(low - high))
+
+    low, high = 0.0, 1e4
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (low, middle) if reached(middle) >= weight else (middle, high)
+    return high
+
+
+NEEDED = Exercise(
+    key="13.4",
+    title="the rate that R needs",
+    name="needed_factor",
+    minutes=10,
+    level="medium",
+    inputs=_training,
+    returns="a float",
+    right=(_needed, _needed_by_halving),
+    wrong=(
+        Mistake(
+            lambda **given: _needed(**given, both=1),
+            "only the one score moves; the others of its row fall as well.",
+            RATE,
+        ),
+        Mistake(
+            lambda **given: _needed(**given, total=len(given["factors"])),
+            "the learning rate is at its peak in every step; it follows the schedule.",
+            RATE,
+        ),
+        Mistake(
+            lambda **given: _needed(**given, gap=math.log(given["weight"] / (1 - given["weight"]))),
+            "the gap forgets how many other keys share the rest of the weight.",
+            RATE,
+        ),
+        Mistake(
+            lambda **given: _needed(**given, gap=math.log(given["weight"] * given["keys"] / (1 - given["weight"]))),
+            "all keys are counted as others; one of them is the key itself.",
+            RATE,
+        ),
+        Mistake(
+            lambda **given: _needed(**given, gap=math.log(given["weight"] * (given["keys"] - 1))),
+            "the gap is not divided by what is left, 1 minus the weight.",
+            RATE,
+        ),
+        Mistake(
+            lambda **given: _needed(**given) * given["learning_rate"],
+            "this is the learning rate of R; asked is its factor on the learning rate.",
+            RATE,
+        ),
+        Mistake(lambda **given: 1 / _needed(**given), "the fraction is upside down.", RATE),
+        Mistake(
+            lambda **given: _needed(**given) / math.log(2),
+            "the logarithm has base 2; a softmax has base e.",
+            RATE,
+        ),
+        Mistake(
+            lambda **given: _needed(**given) / math.log(10),
+            "the logarithm has base 10; a softmax has base e.",
+            RATE,
+        ),
+        Mistake(
+            lambda **given: _needed(**given, total=max(given["factors"])),
+            "this is the factor for getting there in a single step.",
+            RATE,
+        ),
+        Mistake(
+            lambda **given: float(math.ceil(_needed(**given))),
+            "the factor is rounded up to a whole number; it need not be whole.",
+            RATE,
+        ),
+        Mistake(
+            lambda **given: _needed(**given, total=sum(given["factors"]) / len(given["factors"])),
+            "the mean of the schedule counts for one step; all steps add up.",
+            RATE,
+        ),
+        Mistake(
+            lambda **given: _needed(**given, both=0.5),
+            "rising and falling together make the gap grow twice as fast, not half as fast.",
+            RATE,
+        ),
+    ),
+)
+
+
+def _bins(draw):
+    count = draw.integer(6, 9)
+    parts = [draw.integer(1, 99) for _ in range(count)]
+    edges = [round(0.01 * 1.9**place, 4) for place in range(count - 1)] + [1.0]
+    place = draw.integer(2, count - 3)
+    inside = round((edges[place] + edges[place - 1]) / 2, 4)
+    return {
+        "shares": [part / sum(parts) for part in parts],
+        "edges": edges,
+        "threshold": edges[place] if draw.integer(0, 1) else inside,
+    }
+
+
+def _between(shares, edges, threshold, surely, possibly):
+    bins = range(1, len(edges))
+    return (
+        sum(shares[i] for i in bins if surely(edges[i - 1], edges[i], threshold)),
+        sum(shares[i] for i in bins if possibly(edges[i - 1], edges[i], threshold)),
+    )
+
+
+def _surely(low, high, threshold):
+    return low >= threshold
+
+
+def _possibly(low, high, threshold):
+    return high > threshold
+
+
+def _by_search(shares, edges, threshold):
+    surely = bisect_left(edges, threshold)  # the bin that holds the threshold
+    possibly = bisect_right(edges, threshold)
+    return float(sum(shares[surely + 1 :])), float(sum(shares[possibly:]))
+
+
+def _by_lines(shares, edges, threshold):
+    place = bisect_left(edges, threshold)
+    part = (edges[place] - threshold) / (edges[place] - edges[place - 1])
+    guess = sum(shares[place + 1 :]) + part * shares[place]
+    return guess, guess
+
+
+def _by_weight(shares, edges, threshold):
+    """The share of the sum of the weights, not of their number."""
+    middles = [edges[0] / 2, *((low + high) / 2 for low, high in zip(edges[:-1], edges[1:], strict=True))]
+    parts = [share * middle for share, middle in zip(shares, middles, strict=True)]
+    return _between([part / sum(parts) for part in parts], edges, threshold, _surely, _possibly)
+
+
+ABOVE = Exercise(
+    key="13.5",
+    title="read a histogram",
+    name="share_above",
+    minutes=10,
+    level="medium",
+    inputs=_bins,
+    returns="a tuple of two floats",
+    right=(lambda shares, edges, threshold: _between(shares, edges, threshold, _surely, _possibly), _by_search),
+    wrong=(
+        Mistake(
+            lambda **given: _between(**given, surely=_surely, possibly=_surely),
+            "the bin that the threshold cuts is left out of both shares.",
+            BINS,
+        ),
+        Mistake(
+            lambda **given: _between(**given, surely=_possibly, possibly=_possibly),
+            "the bin that the threshold cuts is counted in both shares.",
+            BINS,
+        ),
+        Mistake(
+            lambda **given: _between(**given, surely=_surely, possibly=_possibly)[::-1],
+            "the two shares are swapped: the smallest comes first.",
+            BINS,
+        ),
+        Mistake(
+            lambda **given: _between(**given, surely=_surely, possibly=lambda low, high, at: high >= at),
+            "at a threshold that is an edge, the bin that ends there is counted; none of it is above.",
+            BINS,
+        ),
+        Mistake(
+            lambda **given: _between(**given, surely=lambda low, high, at: low > at, possibly=_possibly),
+            "at a threshold that is an edge, the bin that starts there is left out; all of it is above.",
+            BINS,
+        ),
+        Mistake(
+            lambda shares, edges, threshold: tuple(
+                1 - share for share in _between(shares, edges, threshold, _surely, _possibly)
+            ),
+            "these are the shares at or below the threshold.",
+            BINS,
+        ),
+        Mistake(
+            lambda shares, edges, threshold: (
+                _between(shares, edges, threshold, _surely, _possibly)[0],
+                sum(share for share, edge in zip(shares, edges, strict=True) if edge >= threshold) + shares[-1],
+            ),
+            "the last bin is counted twice.",
+            BINS,
+        ),
+        Mistake(
+            lambda shares, edges, threshold: (
+                sum(share for share, edge in zip(shares, edges, strict=True) if edge >= threshold),
+                sum(share for share, edge in zip(shares, edges[1:], strict=False) if edge > threshold),
+            ),
+            "the bins are off by one: shares[i] is of the weights up to edges[i], not from edges[i] on.",
+            BINS,
+        ),
+        Mistake(
+            _by_lines, "the weights of the cut bin are taken as spread evenly; the histogram does not say so.", BINS
+        ),
+        Mistake(_by_weight, "each weight counts by its size; asked is the share of their number.", BINS),
+        Mistake(
+            lambda shares, edges, threshold: (
+                float(sum(share > threshold for share in shares)) / len(shares),
+                float(sum(share >= threshold for share in shares)) / len(shares),
+            ),
+            "the threshold is compared with the shares; it is a weight, so compare it with the edges.",
+            BINS,
+        ),
+    ),
+)
+
+
+EXERCISES = [BIGRAM, WRONG_PAIRS, TEST, NEEDED, ABOVE]
