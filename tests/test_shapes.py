@@ -168,5 +168,5 @@ def test_an_unreadable_pattern_is_shown(axes, pattern):
 
 
 def test_every_name_of_the_layer_is_in_the_glossary():
-    names = "batch head query key length d_model d_head rank tile repeat vocab layer"
+    names = "batch head query key length d_model d_head rank tile repeat vocab layer label beam"
     assert list(GLOSSARY) == names.split() and all(GLOSSARY.values())

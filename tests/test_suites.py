@@ -77,7 +77,12 @@ def test_the_main_question_has_all_variants_and_seeds_and_the_language_model_fir
             found = [run["seed"] for run in order if (run["task"], run["variant"]) == (task, variant)]
             assert found == list(range(seeds))
     assert {run["task"] for run in order[: len(suites.VARIANTS)]} == {"language model"}
-    assert [run["seed"] for run in order] == sorted(run["seed"] for run in order)
+    # In the suite for a GPU the slow task comes last, so that the others get all their seeds.
+    last = [run for run in order if name == "gpu" and run["task"] == "translation, German"]
+    first = order[: len(order) - len(last)]
+    for part in (first, last):
+        assert [run["seed"] for run in part] == sorted(run["seed"] for run in part)
+    assert order == first + last
 
 
 @pytest.mark.parametrize("task", suites.GPU)
@@ -180,6 +185,8 @@ def test_a_suite_killed_at_ten_moments_ends_with_the_record_of_one_that_was_not(
         runs = read(out)["runs"]
         assert len(runs) >= len(told) - 1
         assert timeless(runs) == [run for run in timeless(record["runs"]) if run in timeless(runs)]
+        if len(runs) == len(record["runs"]):
+            out.unlink()  # nothing is left to kill: the next one begins anew
     final = run_tiny(out, workers=2)
     assert timeless(final) == timeless(record) == timeless(read(out))
 
