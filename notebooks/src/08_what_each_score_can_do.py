@@ -93,7 +93,8 @@ for i in range(6):
 #
 # ## Predict the table
 #
-# Ten rows, three tasks. Fill this in on paper, a yes or a no in each cell, *from the column alone*:
+# Ten rows, three tasks. Fill this in on paper, a yes or a no in each cell, *from the column alone*. One thing
+# the column does not say: Random and Fixed Random share an entry, but only one of them is trained.
 #
 # | S | position | token | pair |
 # |---|---|---|---|
@@ -110,7 +111,7 @@ for i in range(6):
 #
 # ### Exercise 08.1: the table as a rule
 #
-# *10 minutes, easy.* Turn your table into a function that knows nothing but the column.
+# *10 minutes, easy.* Turn your table into a function that knows nothing but the column and whether S is trained.
 
 # %% exercise="08.1" points=1
 def solves(conditioned_on, trained, task):
@@ -146,20 +147,21 @@ check("08.1", solves)
 # </details>
 # <details><summary>Hint 3: the check says that a column is not right</summary>
 #
-# It prints the names for which your function says yes. Go through them one by one with the loop above: could
-# *you* find the answer of "dog" if you saw only what this S sees?
+# It prints the names for which your function says yes, plain ones and mixtures apart. Go through them one by
+# one with the loop above: could *you* find the answer of "dog" if you saw only what this S sees?
 #
 # </details>
 
 # %% [markdown]
-# ## What would the best guess score?
+# ## What would a guess score?
 #
 # A failing model is not at zero. To see that a number is a failure, you need to know what guessing gives. Ten
 # different values, chosen evenly: an answer out of the blue is right in 1 of 10 cases. But there is a better
 # guess. A model that cannot find the right place can still average over *all* places, and an average tells
 # which value occurs most often in this sentence. For the task *token*, the right place is each of the 12 with
 # the same chance. For *pair*, it is each of the 11 *others*: in our sentences nobody points to his own key.
-# "Best guess" means here: the best of one who only counts the values. Very little can be had beyond it.
+# We call this the **counting guess**: the best answer of one who only counts the values. It is a mark to
+# compare with. That nobody without the right place can do better is not proven.
 
 # %%
 length, vocab = 12, 10
@@ -180,35 +182,39 @@ for name, share in guess.items():
 # `one_hot` turns a value into a row with a single 1. Keep these numbers: whoever cannot look at the right
 # place should end up near 0.26, neither at 0.1 nor anywhere else.
 #
-# ### Exercise 08.2: the most common value
+# ### Exercise 08.2: a guess when places are not alike
 #
-# *10 minutes, easy.* Write the best guess for any batch of sentences, each on its own.
+# *10 minutes, easy.* Above, every place had the same chance to be the right one. Now some places are likelier
+# than others. What does one score who knows these chances, and where each value stands?
 
 # %% exercise="08.2" points=1
-def best_guess(values):
-    """The share of right answers of one who knows how often each value occurs in a sentence, but not where.
+def counting_guess(values, chance):
+    """The share of right answers of one who gives each value the chances of all the places where it stands.
 
-    values: whole numbers from 0, batch length. The right place is every place of the sentence with the same
-    chance, and in every sentence the guesser says the value that is the best guess there. Returns a float,
-    the mean over the sentences.
+    values: whole numbers from 0, batch length. chance: for each place, how likely it is to be the right one,
+    length; the same in every sentence, and the sum is 1. In every sentence the guesser says the value that is
+    the best guess there. Returns a float, the mean over the sentences.
     """
     ### BEGIN SOLUTION
-    counts = nn.functional.one_hot(values).sum(dim=1)
-    return (counts.amax(dim=1) / values.shape[1]).mean().item()
+    one_hot = nn.functional.one_hot(values).float()
+    chance_of_value = einsum(chance, one_hot, "length, batch length vocab -> batch vocab")
+    return chance_of_value.amax(dim=1).mean().item()
     ### END SOLUTION
 
 # %% check="08.2"
-check("08.2", best_guess)
+check("08.2", counting_guess)
 
 # %% [markdown]
 # <details><summary>Hint 1: where do I start?</summary>
 #
-# One sentence first: 4 4 1 4 2. What do you say, and in how many of the five cases are you right?
+# One sentence first: 4 4 1 4 2, with the chances 0.1, 0.1, 0.5, 0.1 and 0.2. How likely is it that the answer
+# is 4? That it is 1? What do you say?
 #
 # </details>
 # <details><summary>Hint 2: tools</summary>
 #
-# `sentence.bincount()` counts each number of one sentence. `one_hot(values).sum(dim=1)` does it for all.
+# `sentence.bincount(weights=chance)` adds up the chances for each number of one sentence. For all sentences,
+# `one_hot` tells which places hold a value.
 #
 # </details>
 
@@ -338,13 +344,13 @@ def told(found):
     return f"{sum(found) / len(found):.2f} ({min(found):.2f}-{max(found):.2f})"
 
 
+print(f"{'':>36} ", "   ".join(f"{task:16}" for task in draws))
 for name in names:
     print(f"{name:>36} ", "   ".join(told(measured[name, task]) for task in draws))
 
 # %% [markdown]
-# The columns are position, token, pair. **A staircase.** Nothing lies between a solved task and a guess, and
-# no seed disagrees. So the table can be written with two words, and this cell would stop if it were different
-# on your machine:
+# **A staircase.** Nothing lies between a solved task and a guess, and no seed disagrees. So the table can
+# be written with two words, and this cell would stop if it were different on your machine:
 
 # %%
 def verdict(found):
@@ -355,6 +361,7 @@ def verdict(found):
 
 
 table = {cell: verdict(found) for cell, found in measured.items()}
+print(f"{'':>36} ", "".join(f"{task:10}" for task in draws))
 for name in names:
     print(f"{name:>36} ", "".join(f"{table[name, task]:10}" for task in draws))
 
@@ -397,6 +404,7 @@ def learned_maps(task, seed=0):
     with torch.no_grad():
         weights = torch.stack([model.attention(model.embed(*parts))[1][0, 0] for model in models])
     fig = plots.attention_map(weights, dots, titles=shown)
+    fig.set_size_inches(8, 3)
     for panel in fig.axes[:3]:
         panel.scatter(places, range(12), s=25, facecolors="none", edgecolors=plots.COLOURS[1])
     on_right_place = weights[:, torch.arange(12), places].mean(dim=1)
@@ -419,22 +427,27 @@ fig, right_weight = learned_maps("token")
 assert right_weight["Random"] < 0.2 and min(right_weight["Dense"], right_weight["dot product"]) > 0.8
 plots.show(
     fig,
-    "three maps for the task token. Random: grey all over, no row has a dark cell. Dense and dot product: "
+    "three maps for the task token. Random: pale all over, no row has a dark cell. Dense and dot product: "
     "one dark cell in each row, in the circle, at places without order.",
 )
 
 # %% [markdown]
 # The dark cells of Dense and of the dot product stand where the pointers of this sentence point. Random has
-# to use the same map for every sentence, so it gave up: its grey says "everywhere alike". Last, the matches.
+# to use the same map for every sentence, so it gave up: its even, pale map says "everywhere alike". Last, the matches.
 
 # %%
 fig, right_weight = learned_maps("pair")
 assert max(right_weight["Random"], right_weight["Dense"]) < 0.2 and right_weight["dot product"] > 0.8
 plots.show(
     fig,
-    "three maps for the task pair. Random and Dense: grey all over. Dot product: one dark cell in each "
-    "row, in the circle, where the key equals the pointer.",
+    "three maps for the task pair. Random and Dense: pale all over; Random is palest on the diagonal from the "
+    "upper left to the lower right. Dot product: one dark cell in each row, in the circle, where the key "
+    "equals the pointer.",
 )
+
+# %% [markdown]
+# Random and Dense are pale here. Look closely at Random: its diagonal is lighter than the rest. You will see
+# why in a moment.
 
 # %% [markdown]
 # ## Each failure has a reason
@@ -467,7 +480,7 @@ for name in shown:
 
 # %% [markdown]
 # What is left? The right place can be any of the 12, so no place deserves more weight than another. Look
-# everywhere alike, then answer with the most common value. That was the guess computed above.
+# everywhere alike, then answer with the most common value. That is the counting guess.
 #
 # > **What the readout can do.** It is linear: it adds up what the average brings, value by value. A readout
 # > with a hidden layer could do more with the same average. You will see how much in the section on depth.
@@ -495,9 +508,9 @@ for name in shown:
     print(f"{name:>11}: the row of token 2 is the same: {torch.equal(*rows)}")
 
 # %% [markdown]
-# One thing *is* known without comparing: my own key is never the right one. So the best guess leaves out the
-# own value, and it wins a little: 0.27 in place of 0.26. A row that reads nothing can learn that as well, as
-# a light diagonal. Did Random find it?
+# One thing *is* known without comparing: my own key is never the right one. So the counting guess leaves out
+# the own value, and it wins a little: 0.27 in place of 0.26. A row that reads nothing can learn that as well, as
+# a light diagonal: the one in the figure. Did Random find it for every seed? And Dense?
 
 # %%
 on_diagonal = {
@@ -509,10 +522,23 @@ on_diagonal = {
 }
 assert on_diagonal["pair", "max"] < 0.05 < 0.07 < on_diagonal["token", "min"]
 assert on_diagonal["token", "max"] < 0.1
-print(f"uniform would be {1 / 12:.2f}. token: the diagonal is between 0.07 and 0.1. pair: it is below 0.05")
+print(f"uniform would be {1 / 12:.2f}")
+print("Random: on token the diagonal is between 0.07 and 0.1, on pair it is below 0.05")
+
+of_dense = []
+parts_of_pair, _ = draws["pair"](500, torch.Generator().manual_seed(9))
+for seed in seeds:
+    model = trained["Dense", "pair", seed]
+    with torch.no_grad():
+        weights = model.attention(model.embed(*parts_of_pair))[1]
+    of_dense.append(weights[:, 0].diagonal(dim1=1, dim2=2).mean().item())
+assert 0.06 < min(of_dense) and max(of_dense) < 0.08
+print("Dense: on pair it is between 0.06 and 0.08, in the mean over 500 sentences")
 
 # %% [markdown]
-# ### Measured against the best guess
+# Random found it. Dense hardly did, in 200 steps. That fits the table: 0.26 for Dense beside 0.27 for Random.
+#
+# ### Measured against the counting guess
 #
 # All failures of trained scores, beside the computed guess. Nobody is above it by more than the noise of a
 # thousand sentences, and nobody far below.
@@ -523,7 +549,7 @@ for (name, task), found in measured.items():
     if table[name, task] == "a guess" and name != "Fixed Random":
         away += [share - guess[task] for share in found]
 assert -0.03 < min(away) and max(away) < 0.02
-print(f"{len(away)} failed models: at most 0.03 below the best guess, at most 0.02 above it")
+print(f"{len(away)} failed models: at most 0.03 below the counting guess, at most 0.02 above it")
 
 # %% [markdown]
 # ### Fixed Random
@@ -640,13 +666,14 @@ check("08.3", places_of_number)
 # </details>
 # <details><summary>Hint 2: the check says that both learn it</summary>
 #
-# Then your places form a block: some columns times some rows. One place is a block. So is a whole row, and so
-# are all places.
+# Often the places form a block: some columns times some rows. One place is a block. So is a whole row, and so
+# are all places. A cross fits as well: one column and one row together. And where $a$ is 4, every fourth place
+# is a column: let the distances depend on `tile`.
 #
 # </details>
-# <details><summary>Hint 3: it says "nearly"</summary>
+# <details><summary>Hint 3: it says "nearly", or "can make it"</summary>
 #
-# Two places with different signs can be made, but training does not always find them. Take three.
+# Two places with different signs can be made, though training does not always find them. Take three.
 #
 # </details>
 
@@ -724,7 +751,7 @@ axes_few = Axes(batch=4000, length=6, vocab=5)
 few_values = axes_few(few_values, "batch length", "few_values")
 facts = nn.functional.one_hot(few_keys * 5 + few_values, 6 * 5)  # 30 kinds of fact
 everything = facts.float().mean(dim=1).reshape(4000, 6, 5)
-everything = axes_few(everything, "batch length vocab", "everything")  # here length counts the six keys
+everything = axes_few(everything, "batch key vocab", "everything")  # key: the six keys of a sentence
 row_of_my_pointer = everything.gather(1, few_pointers[:, :, None].expand(4000, 6, 5))
 answers = axes_few(row_of_my_pointer.argmax(dim=-1), "batch length", "answers")
 right = few_values.gather(1, probes.right_place("pair", few_pointers, few_keys))
@@ -788,17 +815,51 @@ shown_names = {
 def print_table(records, by):
     """A line for each S, a column for each number of the entry `by`."""
     columns = list(dict.fromkeys(record[by] for record in records))
+    print(f"{'':>20} ", "  ".join(f"{by + 's: ' + str(column):16}" for column in columns))
     for score in dict.fromkeys(record["score"] for record in records):
         cells = [told(record["accuracy"]) for record in records if record["score"] == score]
         print(f"{shown_names[score]:>20} ", "  ".join(cells))
-    print(f"{'':>20} ", "  ".join(f"{by + 's: ' + str(column):16}" for column in columns))
 
 
 small = [record for record in depth if record["length"] == 6]
 counts_of_other_five = few_one_hot.sum(dim=1, keepdim=True) - few_one_hot
 small_guess = (counts_of_other_five.amax(dim=-1) / 5).mean().item()
-print(f"best guess {small_guess:.2f}")
+print(f"counting guess {small_guess:.2f}")
 print_table(small, "layer")
+
+# %%
+fig, panel = plt.subplots(figsize=plots.SIZE, layout="constrained")
+for number, layer in enumerate((1, 2, 4)):
+    (record,) = [record for record in small if (record["score"], record["layer"]) == ("dense", layer)]
+    steps = [point["step"] for point in record["curve"]]
+    of_seeds = torch.tensor([point["accuracy"] for point in record["curve"]])
+    colour, line = plots.COLOURS[number], plots.LINES[number]
+    panel.fill_between(steps, of_seeds.amin(1), of_seeds.amax(1), color=colour, alpha=0.25, linewidth=0)
+    panel.plot(steps, of_seeds.mean(1), color=colour, linestyle=line, label=f"{layer} x Dense")
+panel.axhline(small_guess, color="grey", linewidth=1)
+panel.set_xlabel("training step")
+panel.set_ylabel("share of right answers")
+panel.legend(fontsize=8)
+plots.show(
+    fig,
+    "share of right answers of Dense on pair, 6 places, against the training step; a band from the lowest "
+    "to the highest of three seeds, and a grey line at the counting guess. At step 500 all three are near the "
+    "grey line. They rise slowly: four layers to above 0.9, two layers to between 0.8 and 0.9, one layer to "
+    "below 0.8.",
+)
+
+# %% [markdown]
+# **So: yes.** In blocks Dense learns to compare six tokens, and so does Random, whose maps never read
+# anything. More layers help all of them. Even Fixed Random, whose maps never change, learns it in part, and
+# differs most between seeds.
+#
+# Did you predict that *one* block stays at the guess? It is the natural prediction, and it is wrong for
+# Random and Dense. Fixed Random with one block *is* at the guess. That fits the second way, which needs amounts
+# that were learned: drawn ones do not come in such steps. From two blocks on the first way is open too, and it
+# needs no trained map: the mlp of one block can bind, and the map of a later one, whatever it is, can average.
+# So Fixed Random can gain from depth. None of this proves that the models do it so.
+#
+# And the dot product? One block, all seeds at 1.
 
 # %%
 def shares(records, **wanted):
@@ -826,43 +887,14 @@ assert max(spread, key=lambda score: max(spread[score])) == "fixed_random"
 assert max(shares(small, score="dense", layer=1)) < 0.8 < min(shares(small, score="dense", layer=2))
 assert max(shares(small, score="dense", layer=2)) < 0.9
 assert min(shares(small, score="dot_product")) > 0.99
-print("the sentences below are true of the records")
-
-# %%
-fig, panel = plt.subplots(figsize=plots.SIZE, layout="constrained")
-for number, layer in enumerate((1, 2, 4)):
-    (record,) = [record for record in small if (record["score"], record["layer"]) == ("dense", layer)]
-    steps = [point["step"] for point in record["curve"]]
-    of_seeds = torch.tensor([point["accuracy"] for point in record["curve"]])
-    colour, line = plots.COLOURS[number], plots.LINES[number]
-    panel.fill_between(steps, of_seeds.amin(1), of_seeds.amax(1), color=colour, alpha=0.25, linewidth=0)
-    panel.plot(steps, of_seeds.mean(1), color=colour, linestyle=line, label=f"{layer} x Dense")
-panel.axhline(small_guess, color="grey", linewidth=1)
-panel.set_xlabel("training step")
-panel.set_ylabel("share of right answers")
-panel.legend(fontsize=8)
-plots.show(
-    fig,
-    "share of right answers of Dense on pair, 6 places, against the training step; a band from the lowest "
-    "to the highest of three seeds, and a grey line at the best guess. All three start at the grey line and "
-    "rise slowly: four layers to above 0.9, two layers to between 0.8 and 0.9, one layer to below 0.8.",
-)
+print("the sentences above are true of the records")
 
 # %% [markdown]
-# **So: yes.** In blocks Dense learns to compare six tokens, and so does Random, whose maps never read
-# anything. More layers help all of them. Even Fixed Random, whose maps never change, learns it in part, and
-# differs most between seeds.
-#
-# Did you predict that *one* block stays at the guess? It is the natural prediction, and it is wrong for
-# Random and Dense. Fixed Random with one block *is* at the guess: its amounts are as they were drawn. That
-# fits the second way, uneven amounts that are learned. It is no proof that the models do it so.
-#
-# And the dot product? One block, all seeds at 1. Now twice as many places and twice as many values, as in the
-# sentences above. Same steps, same settings:
+# Now twice as many places and twice as many values, as in the sentences above. Same steps, same settings:
 
 # %%
 twelve = [record for record in depth if record["length"] == 12]
-print(f"best guess {guess['pair']:.2f}")
+print(f"counting guess {guess['pair']:.2f}")
 print_table(twelve, "layer")
 assert max(shares(twelve, score="dense")) < guess["pair"] + 0.05
 assert min(shares(twelve, score="dot_product")) > 0.99
@@ -888,8 +920,8 @@ assert min(shares(twelve, score="dot_product")) > 0.99
 # - **reversing:** the token at the mirrored place.
 # - **sorting:** at place $i$ the $i$-th smallest token of the sentence.
 # - **counting:** how often does my own token occur?
-# - **induction:** the last token has occurred once before. What came right after it then? (Asked at the last
-#   place alone.)
+# - **induction:** the last token has occurred once before; all others differ from one another. What came right
+#   after it then? (Asked at the last place alone.)
 #
 # Think of the blocks: what goes through the map, and what can the mlp do with an average?
 
@@ -901,7 +933,8 @@ for task in dict.fromkeys(record["task"] for record in others):
 
 # %% [markdown]
 # First the floor. A blind answer knows the place and nothing of the sentence: it says the most common right
-# answer of that place. (For sorting that is not bad: the first token is often 0.)
+# answer of that place. (For sorting that is not bad: the first token is often 0. For copying, ten tokens alike
+# give 0.10; in 4000 drawn sentences the most common one happens to come a little more often.)
 
 # %%
 for task in ("copying", "reversing", "sorting", "counting", "induction"):
@@ -929,8 +962,8 @@ print(f"induction, for one who knows the tokens of the places 1 to 6: {induction
 #   own token picks one of them. With one layer the seeds differ more than the scores; with two, Random and the
 #   dot product are a little ahead of Fixed Random.
 # - **induction:** with one layer everybody is at the guess of one who knows which tokens there are. The dot
-#   product does it with two: the first fetches the token before me, the second finds where *that* equals the last
-#   token. Did you expect Dense to fail? It gets there with two layers as well, and Random part of the way.
+#   product does it with two: the first can fetch the token before me, the second can find where *that* equals
+#   the last token. Did you expect Dense to fail? It gets there with two layers as well, and Random part of the way.
 #   The first by-hand way fits: bind each token to the one before it, then average. Fixed Random did not learn
 #   to fetch the token before.
 #
@@ -973,12 +1006,30 @@ print("each sentence above is true of the records")
 
 # %%
 longer = recorded("length")
+print(f"{'':>20} ", "  ".join(f"{head:16}" for head in ("12 tokens", "24, old places", "24, new places")))
 for record in longer:
     parts = [told(record["accuracy"]), *(told(record["longer"][part]) for part in record["longer"])]
     print(f"{record['task']:>8} {shown_names[record['score']]:>11} ", "  ".join(parts))
 
 # %% [markdown]
-# The columns: 12 tokens; 24 tokens, at the places that were trained; at the places that were not.
+# Old places are those that were trained. With 24 places the counting guess is another one:
+
+# %%
+many_values, _, _ = probes.sentences(4000, 24, 10, torch.Generator().manual_seed(0))
+longer_guess = (nn.functional.one_hot(many_values).sum(dim=1).amax(dim=1) / 24).mean().item()
+print(f"counting guess with 24 places: {longer_guess:.2f}")
+
+# %% [markdown]
+# - **position:** nobody, not even the dot product. All have learned "look at $11 - i$", and now the right
+#   place is $23 - i$. At the trained places they are right about as often as a stranger's value happens to be
+#   the same, 1 in 10. At the new ones the mean is higher, but not above the counting guess. *Where* was learned
+#   as a number, not as a rule.
+# - **token:** Dense and the dot product are right in about half of the cases. Half of the pointers name a
+#   place that was trained. For the other half there is no trained column in $W_2$, and no trained embedding
+#   of the place or of the pointer.
+# - **pair:** the dot product keeps most of it. Keys and pointers are the same numbers as before, and
+#   *comparing does not need to know places*. It is not perfect: 24 keys share the softmax now, and untrained
+#   places disturb the scores, most at the places never seen. Random and Dense guess, as before.
 
 # %%
 def at(task, score):
@@ -994,20 +1045,13 @@ for score in ("dense", "dot_product"):
     assert min(short) > 0.95 and 0.45 < min(*seen, *new) and max(*seen, *new) < 0.6
 short, seen, new = at("pair", "dot_product")
 assert min(short) > 0.95 and min(seen) > 0.85 and 0.6 < min(new) and max(new) < 0.8
-assert max(at("pair", "dense")[1] + at("pair", "random")[1]) < 0.25
-print("each sentence below is true of the records")
+assert max(mean(at("position", score)[2]) for score in ("random", "dense", "dot_product")) < longer_guess
+for score in ("dense", "random"):
+    _, seen, new = at("pair", score)
+    assert longer_guess - 0.04 < min(seen + new) and max(seen + new) < longer_guess + 0.02
+print("each sentence above is true of the records")
 
 # %% [markdown]
-# - **position:** nobody, not even the dot product. All have learned "look at $11 - i$", and now the right
-#   place is $23 - i$. At the trained places they are right about as often as a stranger's value happens to be
-#   the same, 1 in 10. *Where* was learned as a number, not as a rule.
-# - **token:** Dense and the dot product are right in about half of the cases. Half of the pointers name a
-#   place that was trained. For the other half there is no trained column in $W_2$, and no trained embedding
-#   of the place or of the pointer.
-# - **pair:** the dot product keeps most of it. Keys and pointers are the same numbers as before, and
-#   *comparing does not need to know places*. It is not perfect: 24 keys share the softmax now, and untrained
-#   places disturb the scores, most at the places never seen.
-#
 # A map that names places is tied to the places it was trained with. A map that compares goes further.
 #
 # ## Two sentences that must be compared
@@ -1031,6 +1075,14 @@ for task in dict.fromkeys(record["task"] for record in pairs):
     print(task)
     print_table([record for record in pairs if record["task"] == task], "layer")
 
+# %% [markdown]
+# In the same order Random needs no comparison of its own: "look six places back" is one map for all
+# sentences. The mlp compares the fetched token with its own. Only the frozen map did not learn to fetch.
+#
+# In any order, Random and Dense are at one half, with one layer and with two. The dot product solves it, and
+# so does the mixture, though one seed stays a little lower. That is the paper's pattern: not that there are
+# *two sentences* is the difficulty, but that *what belongs together stands at places nobody can know*.
+
 # %%
 same, any_order = "halves in the same order", "halves in any order"
 for score in ("random", "dense", "dot_product", "random + dot_product"):
@@ -1040,16 +1092,9 @@ for score in ("random", "dense"):
     assert max(shares(pairs, task=any_order, score=score)) < 0.6
 assert min(shares(pairs, task=any_order, score="dot_product")) > 0.95
 assert min(shares(pairs, task=any_order, score="random + dot_product")) > 0.85
-print("each sentence below is true of the records")
+print("each sentence above is true of the records")
 
 # %% [markdown]
-# In the same order Random needs no comparison of its own: "look six places back" is one map for all
-# sentences. The mlp compares the fetched token with its own. Only the frozen map did not learn to fetch.
-#
-# In any order, Random and Dense are at one half, with one layer and with two. The dot product solves it, and
-# so does the mixture, though one seed stays a little lower. That is the paper's pattern: not that there are
-# *two sentences* is the difficulty, but that *what belongs together stands at places nobody can know*.
-#
 # A caution: our task is made so that nothing else helps. Real sentence pairs have words that give the answer
 # away. In the paper Random and Dense fall on GLUE, they do not drop to guessing.
 #
@@ -1124,9 +1169,10 @@ print("every parameter is the same after 40 steps:", len(list(alone.parameters()
 # %% [markdown]
 # ## Three sentences to keep
 #
-# 1. For one layer, the column *conditioned on* of Table 1 is a staircase of tasks: reading nothing gives fixed places,
-#    reading the own token gives places that it names, and only reading all tokens finds a match.
-# 2. To call a number a failure, compute the best guess first; to call it a limit, show two inputs that need
+# 1. For one layer with a linear readout, the column *conditioned on* of Table 1 is a staircase of tasks: reading
+#    nothing gives fixed places, reading the own token gives places that it names, and only reading all tokens
+#    finds a match.
+# 2. To call a number a failure, compute what counting gives first; to call it a limit, show two inputs that need
 #    different rows and get the same one, when nothing after the map can compare.
 # 3. A block is more than its map: an mlp that reads an average can do a comparison that the map did not, as
 #    long as there is little to compare; the dot product did not meet that limit here.

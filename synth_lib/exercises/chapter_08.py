@@ -12,29 +12,26 @@ from synth_lib.probes import distance_to
 QUESTION = "The question"
 EQUATIONS = "The equations"
 PREDICT = "Predict the table"
-GUESS = "What would the best guess score?"
+GUESS = "What would a guess score?"
 FAILS = "Fixed Random"
 FACTORIZED = "What the factorized ones lose"
 EXERCISE_PLACES = "Exercise 08.3: a task for Dense that Factorized Dense cannot learn"
 EXERCISE_MAP = "Exercise 08.4: a map for Random that a small rank cannot learn"
 
 
-# 08.1. The ten rows of the chapter, as entries of Table 1. The answer never sees a name.
+# 08.1. Rows of the chapter, as entries of Table 1; not all, because a message shows their names only if they are few.
+# The answer never sees a name.
 
 NOTHING, OWN, ALL = "nothing", "X_i", "X_j for all j"
 ROWS = {
     "Fixed Random": ((NOTHING,), False),
     "Random": ((NOTHING,), True),
-    "Factorized Random": ((NOTHING,), True),
     "Dense": ((OWN,), True),
-    "Factorized Dense": ((OWN,), True),
     "dot product": ((ALL,), True),
     "Random + Dense": ((NOTHING, OWN), True),
-    "Random + dot product": ((NOTHING, ALL), True),
     "Dense + dot product": ((OWN, ALL), True),
-    "Factorized Random + Factorized Dense": ((NOTHING, OWN), True),
     "dot product + Random": ((ALL, NOTHING), True),
-    "Dense + Random": ((OWN, NOTHING), True),
+    "Dense + Factorized Dense": ((OWN, OWN), True),
 }
 TASKS = ("position", "token", "pair")
 
@@ -48,14 +45,16 @@ def _table_inputs(draw):
 
 
 def _solved_by(answer, conditioned_on, trained, task):
-    """For each task the names for which the answer says yes, in one text."""
+    """For each task the names for which the answer says yes: a text for the plain S and one for the mixtures."""
     found = {}
     for one in task:
         says = {name: answer(conditioned_on[name], trained[name], one) for name in conditioned_on}
         kinds = {type(said).__name__ for said in says.values()} - {"bool"}
         if kinds:
             raise TypeError(f"the result should be True or False, but is of the type {kinds.pop()}")
-        found[one] = ", ".join(name for name, said in says.items() if said)
+        for group, is_mixture in (("plain S", False), ("mixtures", True)):
+            yes = [name for name, said in says.items() if said and (len(conditioned_on[name]) > 1) == is_mixture]
+            found[f"{one}, {group}"] = ", ".join(yes)
     return found
 
 
@@ -82,6 +81,11 @@ def _solves_in_sentences(conditioned_on, trained, task):
     if task == "position":
         return True
     return ALL in conditioned_on or (task == "token" and OWN in conditioned_on)
+
+
+def _solves_by_text(conditioned_on, trained, task):
+    reads_all = conditioned_on == ALL
+    return trained and (task == "position" or reads_all or (task == "token" and conditioned_on == OWN))
 
 
 SOLVES = Exercise(
@@ -153,6 +157,16 @@ SOLVES = Exercise(
             EQUATIONS,
         ),
         Mistake(
+            _rule(choose=sum),
+            "what the parts read is added up; two parts that read the own token still read nothing but that.",
+            EQUATIONS,
+        ),
+        Mistake(
+            _solves_by_text,
+            "the tuple `conditioned_on` is compared with a text, which it never equals; the text is an entry of it.",
+            PREDICT,
+        ),
+        Mistake(
             lambda conditioned_on, trained, task: trained,
             "every trained S is held to solve everything.",
             PREDICT,
@@ -161,7 +175,8 @@ SOLVES = Exercise(
 )
 
 
-# 08.2. Every sentence has a value that is not the most common one of the batch, and no sentence has all values.
+# 08.2. Every sentence has a value that is not the most common one of the batch, and no sentence has all values. The
+# chances are multiples of 1/64, so that sums are exact in any order.
 
 
 def _guess_inputs(draw):
@@ -171,96 +186,128 @@ def _guess_inputs(draw):
     for number in range(batch):
         favourite = draw.integer(0, 2) + 3 * (number % 2)  # sentences prefer different values
         rows.append([favourite if draw.integer(0, 2) == 0 else draw.integer(0, 6) for _ in range(length)])
-    return {"values": torch.tensor(rows)}
+    parts = [1] * length
+    for _ in range(64 - length):
+        parts[draw.integer(0, draw.integer(0, length - 1))] += 1  # early places are likelier
+    return {"values": torch.tensor(rows), "chance": torch.tensor(parts) / 64}
 
 
 def _counts(values):
     return one_hot(values).sum(dim=1).float()
 
 
-def _guess_in_loops(values):
+def _chances(values, chance):
+    """The chance of each value in each sentence."""
+    return (one_hot(values) * chance[:, None]).sum(dim=1)
+
+
+def _guess_in_loops(values, chance):
     shares = []
     for sentence in values.tolist():
-        shares.append(Counter(sentence).most_common(1)[0][1] / len(sentence))
+        chance_of = Counter()
+        for value, more in zip(sentence, chance.tolist(), strict=True):
+            chance_of[value] += more
+        shares.append(max(chance_of.values()))
     return sum(shares) / len(shares)
 
 
-def _guess_by_mode(values):
-    return (values == values.mode(dim=1, keepdim=True).values).float().mean().item()
+def _guess_by_pairs(values, chance):
+    same = (values[:, :, None] == values[:, None, :]).float()  # which places hold the value of this place
+    return (same @ chance).amax(dim=1).mean().item()
 
 
-BEST_GUESS = Exercise(
+def _most_common_value(values, chance):
+    said = _counts(values).argmax(dim=1, keepdim=True)
+    return _chances(values, chance).gather(1, said).mean().item()
+
+
+def _guess_of_pair(values, chance):
+    others = _counts(values)[:, None] - one_hot(values)
+    return (others.amax(dim=2) / (values.shape[1] - 1)).mean().item()
+
+
+COUNTING_GUESS = Exercise(
     key="08.2",
-    title="the most common value",
-    name="best_guess",
+    title="a guess when places are not alike",
+    name="counting_guess",
     minutes=10,
     level="easy",
     inputs=_guess_inputs,
     returns="a float",
     right=(
-        lambda values: (_counts(values).amax(dim=1) / values.shape[1]).mean().item(),
+        lambda values, chance: _chances(values, chance).amax(dim=1).mean().item(),
         _guess_in_loops,
-        _guess_by_mode,
+        _guess_by_pairs,
     ),
     wrong=(
         Mistake(
-            lambda values: values.flatten().bincount().max().item() / values.numel(),
-            "one value is said for the whole batch; each sentence has its own most common value.",
+            lambda values, chance: (_counts(values).amax(dim=1) / values.shape[1]).mean().item(),
+            "every place gets the same chance, as for the task token; here the places differ.",
             GUESS,
         ),
         Mistake(
-            lambda values: (_counts(values) / values.shape[1]).square().sum(dim=1).mean().item(),
-            "this guesser says the value of a random place; the most common value is right more often.",
+            _guess_of_pair,
+            "this is the guess for the task pair, without the own value; here no place is left out.",
             GUESS,
         ),
         Mistake(
-            lambda values: 1 / len(values.unique()),
-            "this is the blind guess among all values of the batch; the counts play no part.",
+            lambda values, chance: (_counts(values).amax(dim=1) / 12).mean().item(),
+            "the counts are divided by 12, the length of the chapter's sentences; and the chances play no part.",
             GUESS,
         ),
         Mistake(
-            lambda values: sum(1 / len(row.unique()) for row in values) / len(values),
-            "this is a blind guess among the values that the sentence has; how often each occurs plays no part.",
+            _most_common_value,
+            "the most common value is said, but a rarer one may stand at likelier places.",
             GUESS,
         ),
         Mistake(
-            lambda values: _counts(values).amax(dim=1).mean().item(),
-            "these are counts; a share is a count divided by the number of places.",
+            lambda values, chance: chance.max().item(),
+            "only the likeliest place counts; other places may hold the same value, and their chances add up.",
             GUESS,
         ),
         Mistake(
-            lambda values: (_counts(values).amax(dim=1) / _counts(values).shape[1]).mean().item(),
-            "the counts are divided by the number of values; the answer stands at one of the places.",
+            lambda values, chance: _chances(values, chance).mean(dim=0).max().item(),
+            "one value is said for the whole batch; each sentence has its own best value.",
             GUESS,
         ),
         Mistake(
-            lambda values: (_counts(values).amax(dim=1) / len(values)).mean().item(),
-            "the counts are divided by the number of sentences.",
+            lambda values, chance: _chances(values, chance).square().sum(dim=1).mean().item(),
+            "this guesser says the value of a random place; the likeliest value is right more often.",
             GUESS,
         ),
         Mistake(
-            lambda values: (_counts(values).amax(dim=0) / values.shape[1]).mean().item(),
-            "the largest count is taken for each value over the sentences; it has to be taken in each sentence.",
+            lambda values, chance: 1 / len(values.unique()),
+            "this is the blind guess among all values of the batch; the chances play no part.",
             GUESS,
         ),
         Mistake(
-            lambda values: (_counts(values).amax(dim=1) / values.shape[1]).max().item(),
+            lambda values, chance: sum(1 / len(row.unique()) for row in values) / len(values),
+            "this is a blind guess among the values that the sentence has; the chances play no part.",
+            GUESS,
+        ),
+        Mistake(
+            lambda values, chance: (_chances(values, chance).amax(dim=1) / values.shape[1]).mean().item(),
+            "the sums are divided by the number of places; sums of chances are shares already.",
+            GUESS,
+        ),
+        Mistake(
+            lambda values, chance: _counts(values).amax(dim=1).mean().item(),
+            "these are counts; each place counts with its chance.",
+            GUESS,
+        ),
+        Mistake(
+            lambda values, chance: _chances(values, chance).amax(dim=0).mean().item(),
+            "the largest sum is taken for each value over the sentences; it has to be taken in each sentence.",
+            GUESS,
+        ),
+        Mistake(
+            lambda values, chance: (_counts(values).amax(dim=0) / values.shape[1]).mean().item(),
+            "the largest count is taken for each value over the sentences, and the chances play no part.",
+            GUESS,
+        ),
+        Mistake(
+            lambda values, chance: _chances(values, chance).max().item(),
             "this is the luckiest sentence; asked is the mean over all of them.",
-            GUESS,
-        ),
-        Mistake(
-            lambda values: (values == values.amax(dim=1, keepdim=True)).float().mean().item(),
-            "the largest value of the sentence is said, not the most common one.",
-            GUESS,
-        ),
-        Mistake(
-            lambda values: (values == values[:, :1]).float().mean().item(),
-            "the first value of the sentence is said, not the most common one.",
-            GUESS,
-        ),
-        Mistake(
-            lambda values: ((_counts(values).amax(dim=1) - 1) / (values.shape[1] - 1)).mean().item(),
-            "one place is left out; here the right place is any place of the sentence.",
             GUESS,
         ),
     ),
@@ -292,19 +339,28 @@ def _learned(rows, score, options):
     return "learns it" if distance < PERFECT else "does not learn it" if distance > FAR else "nearly learns it"
 
 
-def _contest(places, able, unable, kinds):
-    """What both scores make of the map; and if it does not separate them, what kind of map it is."""
+def _contest(places, able, unable, kinds, possible=False):
+    """What both scores make of the map; and if it does not separate them, what kind of map it is.
+
+    possible: whether the second score can make the map for certain, even where training does not find it.
+    """
     rows = tuple(map(tuple, places.tolist()))
     found = {name: _learned(rows, score, options) for name, (score, options) in {**able, **unable}.items()}
+    if possible:
+        found |= {name: "can make it" for name in unable if found[name] != "learns it"}
     separated = list(found.values()) == ["learns it", "does not learn it"]
     kind = "separates them" if separated else next((kind for kind, fits in kinds if fits), "another kind of map")
     return found | {"your map": kind}
 
 
-def _run_dense(answer, tile, repeat, length):
+def _contest_of_table(answer, tile, repeat, length):
     places = _checked(answer(tile=tile, repeat=repeat, length=length), length)
     table = places.reshape(length, repeat, tile)
     block = table.any(dim=1)[:, None, :] & table.any(dim=2)[:, :, None]
+    full_columns, full_rows = table.all(dim=1), table.all(dim=2)
+    cross = full_columns[:, None, :] | full_rows[:, :, None]
+    alone = (full_columns.sum(dim=1) == 1) & (full_rows.sum(dim=1) == 1)
+    at_most_two = (places.sum(dim=1) <= 2).all()
     kinds = (
         ("all places in every row", bool(places.all())),
         ("the place of the own number", torch.equal(places, torch.eye(length, dtype=torch.bool))),
@@ -313,6 +369,8 @@ def _run_dense(answer, tile, repeat, length):
         ("one place in each row", _one_each(places)),
         ("one column of the table", torch.equal(table, block) and bool((table.any(dim=1).sum(dim=1) == 1).all())),
         ("one row of the table", torch.equal(table, block) and bool((table.any(dim=2).sum(dim=1) == 1).all())),
+        ("a cross in the table", torch.equal(table, cross) and bool(alone.all())),
+        ("at most two places in each row", bool(at_most_two)),
         ("all places but one", bool((places.sum(dim=1) == length - 1).all())),
         ("the places up to the own number", torch.equal(places, torch.ones_like(places).tril())),
         ("a block of the table", torch.equal(table, block)),
@@ -320,7 +378,17 @@ def _run_dense(answer, tile, repeat, length):
     )
     able = {"Dense": ("dense", ())}
     unable = {"Factorized Dense": ("factorized_dense", (("a", tile), ("b", repeat)))}
-    return _contest(places, able, unable, kinds)
+    # Two places are a block, or one is plus times plus and the other minus times minus.
+    return _contest(places, able, unable, kinds, possible=bool(at_most_two))
+
+
+def _run_dense(answer, tile, repeat, length):
+    """On the table and on the turned one: a map that fits one number of columns alone is found out."""
+    found = {}
+    for columns, lines in ((tile, repeat), (repeat, tile)):
+        told = _contest_of_table(answer, columns, lines, length)
+        found |= {f"{name}, with tile {columns}": result for name, result in told.items()}
+    return found
 
 
 def _run_random(answer, length, rank):
@@ -403,7 +471,11 @@ def _shared_diagonal(n, j, tile, repeat):
 
 
 def _sizes_of_table(draw):
-    return draw.sizes("tile repeat", low=3, high=5)
+    """One of both is 4: there the example of the chapter, every fourth place, is a column."""
+    while True:
+        sizes = draw.sizes("tile repeat", low=3, high=5)
+        if 4 in sizes.values():
+            return sizes
 
 
 FOR_DENSE = Exercise(
@@ -415,7 +487,7 @@ FOR_DENSE = Exercise(
     inputs=_sizes_of_table,
     returns="bool, length length",
     run=_run_dense,
-    trials=2,  # they train
+    trials=1,  # it trains four scores
     right=(_diagonal_of_the_table, _of_grid(_shared_diagonal), _of_grid(lambda n, j, tile, repeat: _squares(n + j))),
     wrong=(
         Mistake(
@@ -441,6 +513,23 @@ FOR_DENSE = Exercise(
         Mistake(
             _of_grid(lambda n, j, tile, repeat: j % tile == n % tile),
             "the wanted places are one column of the table; a peak in A alone makes it.",
+            FACTORIZED,
+        ),
+        Mistake(
+            _of_grid(
+                lambda n, j, tile, repeat: ((j - n) % (tile * repeat) == 0) | ((j - n) % (tile * repeat) == tile + 1)
+            ),
+            "each number wants two places; one can be plus times plus and the other minus times minus.",
+            FACTORIZED,
+        ),
+        Mistake(
+            _of_grid(lambda n, j, tile, repeat: (j % tile == n % tile) | (j // tile == n // tile)),
+            "the wanted places are a cross: one column of the table and one row. A sharp A and a sharp B make it.",
+            FACTORIZED,
+        ),
+        Mistake(
+            _of_grid(lambda n, j, tile, repeat: (j - n) % 4 == 0),
+            "this is the example for a table with 3 columns; where tile is 4, these places are one column: use tile.",
             FACTORIZED,
         ),
         Mistake(
@@ -519,4 +608,4 @@ FOR_RANDOM = Exercise(
     ),
 )
 
-EXERCISES = [SOLVES, BEST_GUESS, FOR_DENSE, FOR_RANDOM]
+EXERCISES = [SOLVES, COUNTING_GUESS, FOR_DENSE, FOR_RANDOM]
