@@ -36,6 +36,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from synth_lib import fast, masks
 from synth_lib.attention import Attention
 from synth_lib.models import LanguageModel
+from synth_lib.train import write_whole
 
 SCORES = [
     "dot_product",
@@ -105,10 +106,8 @@ class Bench:
         """Write the record, whole or not at all."""
         self.record["seconds"] = round(time.perf_counter() - self.started, 1)
         if self.out:
-            part = Path(f"{self.out}.part")
-            part.parent.mkdir(parents=True, exist_ok=True)
-            part.write_text(json.dumps(self.record, indent=1) + "\n", encoding="utf8")
-            os.replace(part, self.out)
+            text = json.dumps(self.record, indent=1) + "\n"
+            write_whole(Path(self.out), lambda file: file.write(text.encode()))
 
     def attempt(self, what, make, seconds=5):
         """make(), or None if it fails or fewer than `seconds` are left; then the record says why."""

@@ -346,6 +346,11 @@ HOSTILE = {
         "torch.set_default_dtype(torch.float64)\ntorch.set_grad_enabled(False)",
         "",
     ),
+    "makes deep folders": (
+        "import os\nhere = os.getcwd()\nfor _ in range(1500):\n    os.mkdir('d')\n    os.chdir('d')\nos.chdir(here)",
+        "",
+    ),
+    "makes a folder that nobody may list": ("import os\nos.mkdir('x', 0o300)\nopen('x/a', 'w').close()", ""),
     "sends nonsense": ("import os\nfor n in range(3, 60):\n    try: os.write(n, b'x' * 99)\n    except: 1", "nonsense"),
 }  # fmt: skip
 SNOOP = """
@@ -373,6 +378,12 @@ attempt("fork", os.fork)
 attempt("run", lambda: subprocess.run(["true"]))
 attempt("network", lambda: socket.socket())
 attempt("kill", lambda: os.kill(os.getppid(), signal.SIGKILL))
+def signal_by_file():
+    import fcntl
+    reading, writing = os.pipe()
+    fcntl.fcntl(reading, fcntl.F_SETOWN, os.getppid())
+attempt("signal by file", signal_by_file)
+attempt("truncate", lambda: os.truncate(SUBMISSION, 0))
 attempt("exercises", lambda: importlib.import_module("synth_lib.exercises.chapter_02"))
 allowed = {name for name, what in report.items() if what == "done"}
 
@@ -392,6 +403,29 @@ def test_a_hostile_cell_costs_nobody_else_a_point(nursery, tmp_path, kind):
     assert set(statuses(result)) == {"right"}
     if reason:
         assert reason in result.troubles[0] and "Cell 2 (" in result.troubles[0], result.troubles
+
+
+@can_grade
+def test_a_submission_that_ends_the_nursery_costs_nobody_else_a_point(tmp_path, monkeypatch):
+    """However it is done: here the process is killed while the first notebook is graded, both times."""
+    monkeypatch.setattr(grading_tool, "WORKER", {"course": COURSE, "protected": True})
+    monkeypatch.setattr(grading_tool, "Finalize", lambda *arguments, **options: None)
+    grading_tool.new_nursery()
+    told = light("02")
+    (tmp_path / "02_dense.ipynb").write_text(json.dumps(told))
+
+    def kills(nursery, path, course):
+        nursery.process.kill()
+        nursery.process.wait()
+        return grade(nursery, path, course)
+
+    monkeypatch.setattr(grading_tool, "grade", kills)
+    refused = grading_tool.grade_in_worker(tmp_path / "02_dense.ipynb")["refused"]
+    assert "the process that runs notebooks ended twice" in refused
+    monkeypatch.setattr(grading_tool, "grade", grade)
+    after = grading_tool.grade_in_worker(tmp_path / "02_dense.ipynb")
+    grading_tool.WORKER["nursery"].close()
+    assert after["refused"] == "" and {verdict[0] for verdict in after["verdicts"].values()} == {"right"}
 
 
 @can_grade

@@ -94,7 +94,8 @@ Colab forgets its files: download your notebook when you stop (File > Download >
 ## Solve
 
 Put your code where a cell says `{STUB}`, then run the check below it. It says "not answered yet", "right",
-or what your answer looks like and what to read again. Keep the names of the functions: your work is found by them.
+or what your answer looks like and what to read again. `from synth_lib import checks; checks.progress()` says how far
+you are. Keep the names of the functions: your work is found by them.
 Before you hand in: Restart Kernel and Run All Cells. Then hand in the notebooks, nothing else.
 
 A link to a chapter that is not in this folder leads nowhere; you can do without.

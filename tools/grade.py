@@ -42,14 +42,31 @@ WORKER = {}
 def start_worker(numbers, protected):
     """In each process of the pool: its own nursery, for as long as it lives."""
     WORKER["course"] = courses.read(numbers)
-    WORKER["nursery"] = Nursery(protected)
-    Finalize(None, WORKER["nursery"].close, exitpriority=1)
+    WORKER["protected"] = protected
+    new_nursery()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # it ends with the grading, however that ends
 
 
+def new_nursery():
+    WORKER["nursery"] = Nursery(WORKER["protected"])
+    Finalize(None, WORKER["nursery"].close, exitpriority=1)
+
+
 def grade_in_worker(path):
-    return grade(WORKER["nursery"], Path(path), WORKER["course"]).as_dict()
+    """One notebook's result. What it does to the grader is its own fault, and costs no other notebook anything."""
+    path = Path(path)
+    for _ in range(2):  # the nursery may have died of something else: once it is tried again
+        try:
+            result = grade(WORKER["nursery"], path, WORKER["course"])
+            if WORKER["nursery"].alive:
+                return result.as_dict()
+            says = "the process that runs notebooks ended twice while this one was graded"
+        except Exception as error:  # no notebook may end the grading of the others
+            says = f"the grader itself stopped at it: {type(error).__name__}: {str(error)[:200]}"
+        WORKER["nursery"].close()
+        new_nursery()
+    return Result(path.name, refused=f"{path.name}: {says}").as_dict()
 
 
 class Journal:
@@ -119,12 +136,13 @@ def row_of(student, results, course):
     """One student's row, from the results of all their notebooks."""
     exercises, notes, reasons, absent = {}, [], [], set()
     refused = [result["refused"] for result in results if result["refused"]]
+    kind = "notebook that can be read" if refused else "notebook"
     counted = Counter(result["chapter"] for result in results if result["chapter"])
     for chapter in course.chapters.values():
         own = [result for result in results if result["chapter"] == chapter.number]
         for key in chapter.points:
             candidates = [(*result["verdicts"][key],) for result in own]
-            candidates = candidates or [("not answered", f"No notebook of chapter {chapter.number} was handed in.", "")]
+            candidates = candidates or [("not answered", f"No {kind} of chapter {chapter.number} was handed in.", "")]
             scored = [(status, says, course.points(key, status, says), shown) for status, says, shown in candidates]
             exercises[key] = max(scored, key=lambda one: (one[2], one[0] == "wrong"))
         if counted[chapter.number] > 1:

@@ -1,10 +1,9 @@
 """Shut this process in: limits, one folder to write to, no network, no other process. Linux alone, no privileges.
 
 Landlock (a part of the kernel since 5.13) lets the process read only what it is told and write to one folder; seccomp
-refuses the system calls that open a network connection, start or stop a process, look into one, or change the rights of
-a file. Neither can be undone
-by the process, and both hold for root. What they do not stop: a fault in the kernel, and use of time, memory and disk
-up to the limits.
+refuses the system calls that open a network connection, start or stop a process, signal one or look into it, or change
+the rights of a file. Neither can be undone by the process, and both hold for root. What they do not stop: a fault in
+the kernel, and use of time, memory and disk up to the limits.
 """
 
 import ctypes
@@ -28,7 +27,7 @@ ARCHITECTURES = {  # audit number, the number of each call that is refused, the 
         "sched_setaffinity 203, init_module 175, finit_module 313, kexec_load 246, reboot 169, clone3 435, clone 56, "
         "chmod 90, fchmod 91, fchmodat 268, fchmodat2 452, chown 92, fchown 93, lchown 94, fchownat 260, utime 132, "
         "utimes 235, futimesat 261, utimensat 280, setxattr 188, lsetxattr 189, fsetxattr 190, removexattr 197, "
-        "lremovexattr 198, fremovexattr 199",
+        "lremovexattr 198, fremovexattr 199, truncate 76, fcntl 72, ioctl 16",
         126,
     ),
     "aarch64": (
@@ -40,11 +39,13 @@ ARCHITECTURES = {  # audit number, the number of each call that is refused, the 
         "rt_tgsigqueueinfo 240, shmget 194, msgget 186, semget 190, setpriority 140, sched_setaffinity 122, "
         "init_module 105, finit_module 273, kexec_load 104, reboot 142, clone3 435, clone 220, "
         "fchmod 52, fchmodat 53, fchmodat2 452, fchown 55, fchownat 54, utimensat 88, setxattr 5, lsetxattr 6, "
-        "fsetxattr 7, removexattr 14, lremovexattr 15, fremovexattr 16",
+        "fsetxattr 7, removexattr 14, lremovexattr 15, fremovexattr 16, truncate 45, fcntl 25, ioctl 29",
         91,
     ),
 }
 CLONE_THREAD = 0x10000
+# What names somebody who gets a signal when a file is ready: F_SETOWN, F_SETSIG, F_SETOWN_EX; FIOSETOWN, SIOCSPGRP.
+SIGNALS = {"fcntl": (8, 10, 15), "ioctl": (0x8901, 0x8902)}
 READ = 0b1100  # of Landlock's rights: read a file, read a folder
 EXECUTE = 0b1  # nothing may be started anyway, but libraries are mapped
 FILE_RIGHTS = 0b0100_0000_0000_0111  # the rights that make sense for a file: execute, write, read, truncate
@@ -113,6 +114,7 @@ def _restrict_calls(libc):
     audit, names, _ = ARCHITECTURES[platform.machine()]
     numbers = {name: int(number) for name, number in (entry.split() for entry in names.split(", "))}
     clone, clone3 = numbers.pop("clone"), numbers.pop("clone3")
+    signalling = {numbers.pop(name): commands for name, commands in SIGNALS.items()}
     load, equal, at_least, any_bit, answer = 0x20, 0x15, 0x35, 0x45, 0x06
     refuse, absent, allow, kill = 0x50000 | 1, 0x50000 | 38, 0x7FFF0000, 0x80000000  # EPERM; ENOSYS
     program = [(load, 0, 0, 4), (equal, 1, 0, audit), (answer, 0, 0, kill), (load, 0, 0, 0)]
@@ -120,6 +122,12 @@ def _restrict_calls(libc):
     program += [(equal, 0, 1, clone3), (answer, 0, 0, absent)]  # the C library then uses clone
     for number in numbers.values():
         program += [(equal, 0, 1, number), (answer, 0, 0, refuse)]
+    # These calls do much that is needed: look at the command, the second argument.
+    for number, commands in signalling.items():
+        count = len(commands)
+        program += [(equal, 0, count + 3, number), (load, 0, 0, 24)]
+        program += [(equal, count - place, 0, command) for place, command in enumerate(commands)]
+        program += [(answer, 0, 0, allow), (answer, 0, 0, refuse)]
     # A thread may be started, a process may not: look at the flags, the first argument.
     program += [(equal, 0, 3, clone), (load, 0, 0, 16), (any_bit, 1, 0, CLONE_THREAD), (answer, 0, 0, refuse)]
     program += [(answer, 0, 0, allow)]

@@ -77,6 +77,14 @@ def readable(folder):
     return sorted(os.path.realpath(place) for place in places)
 
 
+def remove(folder):
+    """Delete a folder that a student has filled: very deep, perhaps, or with parts that nobody may list."""
+    delete = ["rm", "-rf", "--", str(folder)]
+    if subprocess.run(delete, stderr=subprocess.DEVNULL).returncode:
+        subprocess.run(["chmod", "-R", "u+rwX", "--", str(folder)], stderr=subprocess.DEVNULL)
+        subprocess.run(delete, stderr=subprocess.DEVNULL)
+
+
 class Nursery:
     """The process that forks students' processes. One for each worker of the grader."""
 
@@ -99,6 +107,10 @@ class Nursery:
         if self.control.recv(1) != b"+":
             self.close()
             raise RuntimeError("the process that runs notebooks does not start; what it says stands above")
+
+    @property
+    def alive(self):
+        return self.process.poll() is None
 
     def fork(self):
         """A new child. -> its number, the socket to it"""
@@ -167,8 +179,10 @@ class Student:
             return "it had ended"
         child, self.child = self.child, None
         self.channel.close()
-        status = self.nursery.stop(child)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        try:
+            status = self.nursery.stop(child)
+        finally:
+            remove(self.folder)
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) != signal.SIGKILL:
             return f"signal {signal.Signals(os.WTERMSIG(status)).name}"
         return "it ended itself" if os.WIFEXITED(status) else "it was stopped"
