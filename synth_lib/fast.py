@@ -5,8 +5,9 @@
     one map     Random, Factorized Random: S reads no token, so there is one map per head for the whole batch. It is
                 made once and multiplied with the values of all samples in one matrix product.
     keys        Dense: relu(W1 x) times W2 is a dot product of queries, relu(W1 x), with keys, W2, that are parameters.
-                So torch's scaled_dot_product_attention computes Dense, and never makes the map. A mixture with the
-                dot product puts the features of both side by side.
+                So torch's scaled_dot_product_attention computes Dense, and never makes the map. Of Factorized Random,
+                where its map would be large, the queries are parameters too. A mixture with the dot product puts the
+                features of both side by side.
     score_mod   Factorized Dense, and mixtures that hold Random and a score of tokens: torch's FlexAttention, a kernel
                 into which the rest of the score is compiled. On CUDA only.
 
@@ -29,7 +30,6 @@ from synth_lib.masks import masked_softmax
 from synth_lib.scores import Dense, DotProduct, FactorizedDense, FactorizedRandom, Mixture, Random
 
 READS_NO_TOKEN = {Random, FactorizedRandom}
-LARGEST_MAP = 2**24
 IS_A_DOT_PRODUCT = {DotProduct, Dense, FactorizedRandom}
 
 
@@ -45,7 +45,9 @@ def form(score, x, mask=None, causal=False):
     # much as the plain one or a little more. The dot product alone always gains, since nothing has to be folded.
     cpu = x.device.type == "cpu"
     half = x.shape[1] if causal and mask is None else 0
-    if kinds <= READS_NO_TOKEN and (mask is None or mask.dim() < 4 or len(mask) == 1):
+    # A map made of factors must not become the largest tensor; R is as large as its map in any case.
+    small = kinds != {FactorizedRandom} or x.shape[1] * score.head <= x.shape[0] * score.d_model
+    if kinds <= READS_NO_TOKEN and small and (mask is None or mask.dim() < 4 or len(mask) == 1):
         return "one map" if not cpu or half >= 256 else None
     if kinds <= IS_A_DOT_PRODUCT:
         return "keys" if not cpu or half >= 128 or kinds == {DotProduct} else None
@@ -89,7 +91,7 @@ def mixed(score, x, keys, value, form, *, start=0, mask=None, causal=False):
     folded = Folded(score, x, keys, key, start)
     if form == "keys":
         scale = 1 / sqrt(score.d_head) if type(score) is DotProduct else 1.0
-        return attend(*folded.query_and_key(value.dtype), value, mask, causal, scale)
+        return attend(*folded.query_and_key(value.dtype, value.shape[-1]), value, mask, causal, scale)
     return _score_mod(folded, value, mask, causal)
 
 
@@ -124,115 +126,62 @@ def one_map(left, right, value, mask, causal):
         "batch head query d_head".
     """
     features = rearrange(value, "batch head key d_head -> head (d_head batch) key")
-    if mask is None:
-        if right is not None:
-            left, right = left.to(features.dtype), right.to(features.dtype)
-        product = _OneMap.apply(features, left, right, causal)
-    else:
-        scores = left if right is None else left @ right.mT
-        product = features @ masked_softmax(scores[None], mask)[0].to(features.dtype).mT
+    scores = left if right is None else left @ right.mT
+    query, key = scores.shape[1:]
+    if causal:  # every query may attend to itself: no row is empty, and the smallest number leaves a weight of 0
+        future = ~causal_mask(key, device=value.device)[0, 0]
+        scores = scores.masked_fill(future, torch.finfo(scores.dtype).min)
+    weights = scores.softmax(dim=-1) if mask is None else masked_softmax(scores[None], mask)[0]
+    weights = weights.to(features.dtype)
+    size = block_size(key, value.device.type)
+    product = _CausalProduct.apply(features, weights, size) if causal and size < query else features @ weights.mT
     return rearrange(product, "head (d_head batch) query -> batch head query d_head", batch=len(value))
 
 
-class _OneMap(torch.autograd.Function):
-    """features times the transpose of the map; under the causal mask in blocks of queries that end at the diagonal.
+class _CausalProduct(torch.autograd.Function):
+    """features times the transpose of a causal map, in blocks of `size` queries that end at the diagonal.
 
-    A full product would multiply the upper half too, and throw it away: with n blocks (n + 1) / 2n of the work is
-    left. A large map from two factors is not kept but made again in the backward pass, for a few heads at a time.
-    features: "head n key"; left, right: as for `one_map`; the product: "head n query".
+    A full product would multiply the zeros above the diagonal too: with n blocks (n + 1) / 2n of the work is left.
+    features: "head n key"; weights: "head query key", as many queries as keys; the product: "head n query".
     """
 
     @staticmethod
-    def forward(ctx, features, left, right, causal):
-        product = features.new_empty(*features.shape[:2], left.shape[1])
-        groups = _groups(features, right)
-        for heads in groups:
-            weights = _weights(left[heads], None if right is None else right[heads], causal, features.dtype)
-            for start, stop, end in _parts(weights, causal):
-                of_block = weights[:, start:stop, :end].mT
-                product[heads, :, start:stop].baddbmm_(features[heads, :, :end], of_block, beta=0)
-        ctx.causal = causal
-        ctx.save_for_backward(features, left, right, weights if len(groups) == 1 else None)
+    def forward(ctx, features, weights, size):
+        product = torch.empty_like(features)
+        for start, stop in blocks(weights.shape[1], size):
+            queries = product[:, :, start:stop]
+            queries.baddbmm_(features[:, :, :stop], weights[:, start:stop, :stop].mT, beta=0)
+        ctx.size = size
+        ctx.save_for_backward(features, weights)
         return product
 
     @staticmethod
     def backward(ctx, upstream):
-        features, left, right, kept = ctx.saved_tensors
-        causal, needs_scores = ctx.causal, ctx.needs_input_grad[1]
-        for_features, for_left, for_right = torch.empty_like(features), None, None
-        if right is not None:
-            for_left, for_right = torch.empty_like(left), torch.empty_like(right)
-        for heads in _groups(features, right):
-            weights = _weights(left[heads], right[heads], causal, features.dtype) if kept is None else kept
-            for_weights = torch.zeros_like(weights) if causal else torch.empty_like(weights)
-            for start, stop, end in _parts(weights, causal):
-                # The keys of a block are read by its own queries and by all later ones.
-                first, columns = (start, weights[:, start:, start:end]) if causal else (0, weights)
-                ours = for_features[heads, :, start:end] if causal else for_features[heads]
-                ours.baddbmm_(upstream[heads, :, first:], columns, beta=0)
-                if needs_scores:
-                    queries = upstream[heads, :, start:stop].mT
-                    for_weights[:, start:stop, :end].baddbmm_(queries, features[heads, :, :end], beta=0)
-            if needs_scores:
-                for_scores = _softmax_backward(for_weights, weights, causal)
-                if right is None:
-                    for_left = for_scores.to(left.dtype)
-                else:
-                    torch.matmul(for_scores, right[heads], out=for_left[heads])
-                    torch.matmul(for_scores.mT, left[heads], out=for_right[heads])
-        return for_features, for_left, for_right, None
+        features, weights = ctx.saved_tensors
+        for_features = torch.empty_like(features)
+        for_weights = torch.zeros_like(weights) if ctx.needs_input_grad[1] else None
+        for start, stop in blocks(weights.shape[1], ctx.size):
+            # The keys of a block are read by its own queries and by all later ones.
+            keys = for_features[:, :, start:stop]
+            keys.baddbmm_(upstream[:, :, start:], weights[:, start:, start:stop], beta=0)
+            if for_weights is not None:
+                rows = for_weights[:, start:stop, :stop]
+                rows.baddbmm_(upstream[:, :, start:stop].mT, features[:, :, :stop], beta=0)
+        return for_features, for_weights, None
 
 
-def _weights(left, right, causal, dtype):
-    """The map "head query key": a softmax of the scores. What no part of the product reads may be unwritten."""
-    key = left.shape[2] if right is None else right.shape[1]
-    weights = torch.empty(*left.shape[:2], key, dtype=dtype, device=left.device)
-    parts = _parts_of_softmax(weights, causal)
-    for start, stop, end in parts:
-        scores = left[:, start:stop, :end] if right is None else left[:, start:stop] @ right[:, :end].mT
-        if causal:
-            future = torch.ones(stop - start, end, dtype=torch.bool, device=left.device).triu(start + 1)
-            scores = scores.masked_fill(future, torch.finfo(scores.dtype).min)
-        if len(parts) == 1:
-            return scores.softmax(dim=-1).to(dtype)
-        weights[:, start:stop, :end] = scores.softmax(dim=-1)
-    return weights
+def block_size(length, device):
+    """How many queries stand in a block of the causal product, on "cpu" or "cuda"; `length` if blocks do not pay.
+
+    Each block is three more operations that torch has to start, one by one. On a GPU that takes longer than to
+    multiply the upper half of a short map.
+    """
+    shortest, whole = (128, 128) if device == "cpu" else (512, 1024)
+    return length if length <= whole else max(shortest, -(-length // 8))
 
 
-def _softmax_backward(for_weights, weights, causal):
-    """The gradient of the scores from that of the weights; 0 above the parts."""
-    parts = _parts_of_softmax(weights, causal)
-    if len(parts) == 1:
-        return torch.ops.aten._softmax_backward_data(for_weights, weights, -1, weights.dtype)
-    for_scores = torch.zeros_like(weights)
-    for start, stop, end in parts:
-        given, rows = for_weights[:, start:stop, :end], weights[:, start:stop, :end]
-        for_scores[:, start:stop, :end] = torch.ops.aten._softmax_backward_data(given, rows, -1, rows.dtype)
-    return for_scores
-
-
-def _parts(weights, causal):
-    """(start, stop, end) of each part of the product: the queries start .. stop attend to the keys 0 .. end."""
-    query, key = weights.shape[1:]
-    return [(start, stop, stop) for start, stop in blocks(key)] if causal else [(0, query, key)]
-
-
-def _parts_of_softmax(weights, causal):
-    """The same. A small map is read and written at once: it costs less time than to start many small kernels."""
-    query, key = weights.shape[1:]
-    return _parts(weights, causal) if key > 1024 else [(0, query, key)]
-
-
-def _groups(features, right):
-    """Slices of the heads whose map is made at once: all, or if it is made from factors, at most 2^24 numbers."""
-    head, _, key = features.shape
-    size = head if right is None else max(1, LARGEST_MAP // key**2)
-    return [slice(start, start + size) for start in range(0, head, size)]
-
-
-def blocks(length):
-    """At most 8 blocks of at least 128 positions: (start, stop) of each."""
-    size = max(128, -(-length // 8))
+def blocks(length, size):
+    """(start, stop) of each block of at most `size` positions."""
     return [(start, min(start + size, length)) for start in range(0, length, size)]
 
 
@@ -275,17 +224,18 @@ class Folded:
             A, B = factors(score, x)
             self.products.append((A * weight, B))
 
-    def query_and_key(self, dtype):
-        """All features side by side, as many as the kernels like: a multiple of 8."""
+    def query_and_key(self, dtype, d_head=1):
+        """All features side by side, as many as the kernels like: a multiple of 8, and at least those of the values."""
         batch, head, query, key = self.shape
         queries = [part.to(dtype).expand(batch, -1, -1, -1) for part in self.queries]
         keys = [part.to(dtype).expand(batch, -1, -1, -1) for part in self.keys]
-        if len(queries) == 1 and queries[0].shape[-1] % 8 == 0:
-            return queries[0], keys[0]
         features = sum(part.shape[-1] for part in queries)
-        if features % 8:
-            queries.append(queries[0].new_zeros(1).expand(batch, head, query, -features % 8))
-            keys.append(keys[0].new_zeros(1).expand(batch, head, key, -features % 8))
+        more = max(d_head, features + -features % 8) - features
+        if more:
+            queries.append(queries[0].new_zeros(1).expand(batch, head, query, more))
+            keys.append(keys[0].new_zeros(1).expand(batch, head, key, more))
+        if len(queries) == 1:
+            return queries[0], keys[0]
         return torch.cat(queries, dim=-1), torch.cat(keys, dim=-1)
 
     def for_flex(self, dtype):

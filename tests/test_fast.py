@@ -130,17 +130,6 @@ class poisoned:
         torch.use_deterministic_algorithms(self.before)
 
 
-def test_factors_are_multiplied_a_few_heads_at_a_time(monkeypatch):
-    """Then no map of all heads exists, in the backward pass neither; without a causal mask too."""
-    monkeypatch.setattr(fast, "LARGEST_MAP", 2 * 300**2)
-    for causal in (False, True):
-        layer = build("factorized_random", 300, head=5, causal=causal)
-        x = torch.randn(2, 300, D_MODEL).double().requires_grad_()
-        with poisoned():
-            fast_y = in_form(layer, x, None, "one map")
-            assert_equal_with_gradients(fast_y, layer(x)[0], [x, *trained(layer)])
-
-
 class Products(TorchDispatchMode):
     """Counts the multiply-adds of matrix products, and the numbers of the largest tensor that is made."""
 
@@ -167,6 +156,29 @@ def test_the_causal_product_of_one_map_leaves_out_the_upper_half():
     assert counts[1] / counts[0] == (8 + 1) / (2 * 8)
 
 
+@pytest.mark.parametrize("size", [1, 3, 5, 6])
+def test_the_causal_product_in_blocks_of_any_size(size):
+    """A GPU has other blocks than a CPU. What lies to the right of a block is never read: here it holds NaN."""
+    features = torch.randn(HEAD, 4, 5).double().requires_grad_()
+    weights = torch.rand(HEAD, 5, 5).double().requires_grad_()
+    by_loops = torch.stack([features[:, :, : i + 1] @ weights[:, i, : i + 1, None] for i in range(5)], dim=-1)[:, :, 0]
+    place = torch.arange(5)
+    end_of_block = (place // size + 1) * size
+    given = weights.tril().masked_fill(place >= end_of_block[:, None], float("nan"))
+    with poisoned():
+        ours = fast._CausalProduct.apply(features, given, size)
+    assert_equal_with_gradients(ours, by_loops, [features, weights])
+
+
+def test_blocks_cover_every_position_once_and_pay_on_each_device():
+    for length in (1, 127, 128, 129, 1024, 1025, 4097):
+        for device, shortest, whole in (("cpu", 128, 128), ("cuda", 512, 1024)):
+            size = fast.block_size(length, device)
+            parts = fast.blocks(length, size)
+            assert [position for start, stop in parts for position in range(start, stop)] == list(range(length))
+            assert size == length if length <= whole else size >= shortest and len(parts) <= 8
+
+
 def test_the_map_of_random_does_not_grow_with_the_batch():
     """No tensor that one_map makes is as large as a map for every sample would be."""
     length, batch = 64, 50
@@ -184,6 +196,9 @@ def test_the_parts_of_s_add_up_to_s(score):
     scale = D_HEAD**-0.5 if score == "dot_product" else 1.0  # left to the kernel
     ours, theirs = scale * folded.scores(), layer.score(x)
     torch.testing.assert_close(ours.expand(BATCH, HEAD, 6, 6), theirs.expand(BATCH, HEAD, 6, 6))
+    if folded.queries:  # at least as many features as the values have, or torch takes another kernel
+        query, key = folded.query_and_key(torch.float64, 16)
+        assert query.shape[-1] == key.shape[-1] >= 16 and query.shape[-1] % 8 == 0
     query, key, tables, products = folded.for_flex(torch.float64)
     assert query.is_contiguous() and key.is_contiguous() and query.shape == key.shape
     assert query.shape[-1] % 8 == 0 or len(folded.queries) == 1
@@ -338,14 +353,18 @@ def test_models_compute_the_same_with_and_without_maps(monkeypatch):
 
 
 def test_the_form_follows_from_what_s_looks_at():
-    def chosen(name, mask=None, causal=True, length=300, device="cpu"):
-        x = SimpleNamespace(shape=(2, length, D_MODEL), device=torch.device(device), dtype=torch.float32)
+    def chosen(name, mask=None, causal=True, length=300, device="cpu", batch=2):
+        x = SimpleNamespace(shape=(batch, length, D_MODEL), device=torch.device(device), dtype=torch.float32)
         return fast.form(make_score(name, D_MODEL, HEAD, 300), x, mask, causal)
 
-    for name in ("random", "factorized_random", "fixed_random + random"):
+    for name in ("random", "fixed_random + random", "random + factorized_random"):
         assert chosen(name) == chosen(name, device="cuda") == chosen(name, None, False, 3, "cuda") == "one map"
         assert chosen(name, masks.causal(300), device="cuda") == "one map"
         assert chosen(name, causal=False) is chosen(name, length=200) is None
+    # A map made of factors stays smaller than the values, 60 or 59 samples times 5 features a head; or no map is made.
+    assert chosen("factorized_random", batch=60) == chosen("factorized_random", None, False, device="cuda", batch=60)
+    assert chosen("factorized_random", batch=60) == "one map" and chosen("factorized_random", batch=59) == "keys"
+    assert chosen("factorized_random", batch=59, device="cuda") == "keys"
     padding = masks.padding([300, 3], 300)
     assert chosen("random", padding) is None and chosen("random", padding, device="cuda") == "score_mod"
     assert chosen("factorized_random", padding, device="cuda") == "keys"
