@@ -439,6 +439,28 @@ def test_a_notebook_reaches_nothing_but_its_own_folder(nursery, tmp_path):
 BAD = "def linear_scores(x, W1, b1, W2, b2):\n    "
 
 
+SIGNALS_ITS_PARENT = """
+import ctypes, os, signal, sys
+from tools.classroom import sandbox
+libc = ctypes.CDLL(None, use_errno=True)
+sandbox._call(libc.prctl(38, 1, 0, 0, 0))
+sandbox._restrict_files(libc, sys.argv[1], [])
+try:
+    os.kill(os.getppid(), signal.SIGCONT)
+except PermissionError:
+    print("refused")
+"""
+
+
+@pytest.mark.skipif(sandbox.missing() is not None or sandbox._landlock_version() < 6, reason="needs Linux 6.12")
+def test_landlock_alone_refuses_a_signal(tmp_path):
+    """Seccomp knows the calls that send one today; Landlock refuses the signal, however it is sent."""
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALS_ITS_PARENT, tmp_path], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.stdout == "refused\n", done.stderr
+
+
 @can_grade
 @pytest.mark.parametrize(
     ("body", "says"),

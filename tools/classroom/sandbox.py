@@ -93,8 +93,11 @@ def _landlock_version():
 
 
 def _restrict_files(libc, folder, readable):
-    every = (1 << RIGHTS.get(_landlock_version(), 16)) - 1
+    version = _landlock_version()
+    every = (1 << RIGHTS.get(version, 16)) - 1
     attributes = struct.pack("<Q", every)
+    if version >= 6:  # seccomp refuses these already: no TCP, no abstract socket and no signal of somebody outside
+        attributes = struct.pack("<QQQ", every, 0b11, 0b11)
     rules = _call(libc.syscall(444, attributes, ctypes.c_size_t(len(attributes)), 0))
     allowed = {path: READ | EXECUTE for path in readable} | {folder: every, "/dev/null": READ | 0b10}
     for path, rights in allowed.items():
