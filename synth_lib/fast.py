@@ -289,11 +289,14 @@ def factors(score, x):
 
 def attend(query, key, value, mask, causal, scale=1.0):
     """torch's own attention, with the convention of this library for a query that may attend to nothing: zeros."""
+    d_head, more = value.shape[-1], query.shape[-1] - value.shape[-1]
+    if more > 0 and value.device.type == "cpu":  # here torch's kernel wants as many in the values, or it makes the map
+        value = F.pad(value, (0, more))
     if mask is None:
-        return F.scaled_dot_product_attention(query, key, value, is_causal=causal, scale=scale)
+        return F.scaled_dot_product_attention(query, key, value, is_causal=causal, scale=scale)[..., :d_head]
     some = mask.any(dim=-1, keepdim=True)
     allowed = (mask | ~some).expand(len(query), -1, query.shape[2], key.shape[2])
-    attended = F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, scale=scale)
+    attended = F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, scale=scale)[..., :d_head]
     return attended.masked_fill(~some, 0.0)
 
 

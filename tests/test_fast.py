@@ -188,6 +188,20 @@ def test_the_map_of_random_does_not_grow_with_the_batch():
     assert products.largest <= max(R.numel(), value.numel()) < batch * R.numel()
 
 
+@pytest.mark.parametrize("score", ["dot_product", "dense", "dense + dot_product", "factorized_random"])
+def test_the_form_with_keys_makes_no_map(score):
+    """Neither forward nor backward; without a word torch makes one where queries and values differ in features."""
+    length = 256
+    layer = build(score, length, dtype=torch.float32, causal=True)
+    x = torch.randn(2, length, D_MODEL, requires_grad=True)
+    one_head = length**2
+    for form, map_is_made in ((None, True), ("keys", False)):
+        with Products() as products:
+            y = in_form(layer, x, None, form) if form else layer(x)[0]
+            torch.autograd.grad(y, [x, *trained(layer)], torch.randn_like(y))
+        assert (products.largest >= one_head) is map_is_made
+
+
 @pytest.mark.parametrize("score", SCORES)
 def test_the_parts_of_s_add_up_to_s(score):
     layer = build(score)

@@ -1,0 +1,186 @@
+"""How time, memory and work are measured. What is measured is a step: a function of no arguments, such as one forward
+and backward pass.
+
+A time alone says little. Steps that are to be compared are timed in turn, round after round, in one process, so that
+a slow moment of the machine meets all of them. Memory, launches and operations are counted: they are the same in
+every run.
+"""
+
+import json
+import os
+import statistics
+import tempfile
+import time
+from math import prod
+from pathlib import Path
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+
+
+def times(steps, *, rounds=9, seconds=None, device="cpu"):
+    """How long each step takes: {name: {"ms", "low", "high"}}, the median and the quartiles of the rounds.
+
+    Each step is called twice until it is warm, one step after the other. Then each round calls all of them in turn.
+    One measurement is the mean of as many calls as fit into 5 ms, at least one.
+
+    Args:
+        steps: {name: function of no arguments}.
+        rounds: how many measurements of each step.
+        seconds: start no new round after so many seconds. The first round is always run.
+        device: on CUDA a time is that of the device, between two events. On a CPU it is what the processor spent on
+            all threads of the process: waiting for other programs does not count, and to compare with a clock on the
+            wall you need `torch.set_num_threads(1)`.
+    """
+    started = time.perf_counter()
+    calls, measured = {}, {name: [] for name in steps}
+    for name, step in steps.items():
+        step()
+        calls[name] = max(1, int(5 / max(_milliseconds(step, 1, device), 0.001)))
+    for number in range(rounds):
+        if number and seconds is not None and time.perf_counter() - started > seconds:
+            break
+        for name, step in steps.items():
+            measured[name].append(_milliseconds(step, calls[name], device))
+    return {name: _spread(some) for name, some in measured.items()}
+
+
+def _milliseconds(step, calls, device):
+    """The mean time of so many calls of a step."""
+    if torch.device(device).type == "cuda":
+        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        for _ in range(calls):
+            step()
+        stop.record()
+        torch.cuda.synchronize()
+        return start.elapsed_time(stop) / calls
+    before = time.process_time()
+    for _ in range(calls):
+        step()
+    return 1000 * (time.process_time() - before) / calls
+
+
+def _spread(some):
+    low, middle, high = statistics.quantiles(some, n=4, method="inclusive") if len(some) > 1 else some * 3
+    return {"ms": round(middle, 4), "low": round(low, 4), "high": round(high, 4)}
+
+
+def peak_bytes(step, device="cpu"):
+    """The most memory that torch handed out during a step, above what was there before it.
+
+    What a step makes counts, its results and gradients included; what a matrix product needs inside does not, unless
+    torch hands it out. Call the step once before: the first call may set up what stays.
+    """
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        step()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+    # On a CPU torch's profiler counts, event by event.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or it writes a line at every start and stop
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        start = torch.empty(1)  # the first event: it tells the total before the step
+        step()
+        del start
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(trace))
+        events = json.loads(trace.read_text(encoding="utf8"))["traceEvents"]
+    memory = sorted((event for event in events if event["name"] == "[memory]"), key=lambda event: event["ts"])
+    totals = [event["args"]["Total Allocated"] for event in memory]
+    return max(totals) - totals[0]
+
+
+def machine(device="cpu", dtype=torch.float32):
+    """The two numbers of a machine that say how fast a step can be at best.
+
+    Returns:
+        "copy_bytes_per_second": of a large copy, bytes read and bytes written.
+        "product_operations_per_second": of a large matrix product in this dtype, multiplications and additions.
+    """
+    size, side = (2**30, 8192) if torch.device(device).type == "cuda" else (2**26, 1024)
+    source = torch.randn(size // 4, device=device)
+    target = torch.empty_like(source)
+    left, right = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
+    found = times({"copy": lambda: target.copy_(source), "product": lambda: left @ right}, device=device)
+    return {
+        "copy_bytes_per_second": 2 * size / found["copy"]["ms"] * 1000,
+        "product_operations_per_second": 2 * side**3 / found["product"]["ms"] * 1000,
+    }
+
+
+def launches(step):
+    """How many torch operations of a step read or write numbers, in all passes that it does.
+
+    A view or a change of shape is none, and memory that is only reserved is none. On CUDA each launch is about one
+    kernel that the processor has to start. A step with code from `torch.compile` cannot be counted: torch refuses to
+    run it here, or runs it as if it were not compiled.
+    """
+    with _Launches() as counted:
+        step()
+    return counted.number
+
+
+class _Launches(TorchDispatchMode):
+    number = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        result = function(*arguments, **(options or {}))
+        if not function.__name__.startswith(("empty", "new_empty")) and not _is_view(function, arguments, result):
+            self.number += 1
+        return result
+
+
+def _is_view(function, arguments, result):
+    """Whether all that comes out lies in the memory of what went in, and nothing was written there."""
+    if torch.Tag.inplace_view in function.tags:
+        return True
+    memory = {_address(tensor) for tensor in tree_leaves(arguments) if isinstance(tensor, torch.Tensor)}
+    made = [_address(tensor) for tensor in tree_leaves(result) if isinstance(tensor, torch.Tensor)]
+    return not function._schema.is_mutable and bool(made) and memory.issuperset(made)
+
+
+def _address(tensor):
+    return tensor.untyped_storage()._cdata
+
+
+def operations(step):
+    """How many multiplications and additions the matrix products of a step do, fused attention included.
+
+    Each multiply-add counts as 2. A causal mask changes nothing: what a kernel leaves out is counted too. Fused
+    attention does 2 products in its forward pass and 5 in its backward pass, where it makes the scores again.
+    """
+    with FlopCounterMode(display=False, custom_mapping=_NOT_COUNTED_BY_TORCH) as counted:
+        step()
+    return counted.get_total_flops()
+
+
+def _product(_, left, right, *arguments, **options):
+    """`left` and `right` are shapes, as in all of these formulas: "... row inner" and "... inner column"."""
+    return 2 * prod(left) * right[-1]
+
+
+def _product_with_vector(left, right, *arguments, **options):
+    return 2 * prod(left)
+
+
+def _fused_on_a_cpu(query, key, value, *arguments, **options):
+    return sdpa_flop_count(query, key, value)
+
+
+def _fused_on_a_cpu_backward(upstream, query, key, value, *arguments, **options):
+    return sdpa_backward_flop_count(upstream, query, key, value)
+
+
+_NOT_COUNTED_BY_TORCH = {
+    torch.ops.aten.addmm_: _product,
+    torch.ops.aten.baddbmm_: _product,
+    torch.ops.aten.mv: _product_with_vector,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused_on_a_cpu,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _fused_on_a_cpu_backward,
+}
