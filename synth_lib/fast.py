@@ -6,7 +6,7 @@
                 made once and multiplied with the values of all samples in one matrix product.
     keys        Dense: relu(W1 x) times W2 is a dot product of queries, relu(W1 x), with keys, W2, that are parameters.
                 So torch's scaled_dot_product_attention computes Dense, and never makes the map. Of Factorized Random,
-                where its map would be large, the queries are parameters too. A mixture with the dot product puts the
+                whose map may be large on a GPU, the queries are parameters too. A mixture with the dot product puts the
                 features of both side by side.
     score_mod   Factorized Dense, and mixtures that hold Random and a score of tokens: torch's FlexAttention, a kernel
                 into which the rest of the score is compiled. On CUDA only.
@@ -45,8 +45,8 @@ def form(score, x, mask=None, causal=False):
     # much as the plain one or a little more. The dot product alone always gains, since nothing has to be folded.
     cpu = x.device.type == "cpu"
     half = x.shape[1] if causal and mask is None else 0
-    # A map made of factors must not become the largest tensor; R is as large as its map in any case.
-    small = kinds != {FactorizedRandom} or x.shape[1] * score.head <= x.shape[0] * score.d_model
+    # On a GPU a map made of factors must not become the largest tensor; R is as large as its map in any case.
+    small = cpu or kinds != {FactorizedRandom} or x.shape[1] * score.head <= x.shape[0] * score.d_model
     if kinds <= READS_NO_TOKEN and small and (mask is None or mask.dim() < 4 or len(mask) == 1):
         return "one map" if not cpu or half >= 256 else None
     if kinds <= IS_A_DOT_PRODUCT:

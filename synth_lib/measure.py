@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count, shape_wrapper
 
 
 def times(steps, *, rounds=9, seconds=None, device="cpu"):
@@ -155,9 +155,26 @@ def operations(step):
     Each multiply-add counts as 2. A causal mask changes nothing: what a kernel leaves out is counted too. Fused
     attention does 2 products in its forward pass and 5 in its backward pass, where it makes the scores again.
     """
-    with FlopCounterMode(display=False, custom_mapping=_NOT_COUNTED_BY_TORCH) as counted:
+    with _Operations() as counted:
         step()
-    return counted.get_total_flops()
+    return counted.number
+
+
+class _Operations(TorchDispatchMode):
+    """torch's own formulas, without its FlopCounterMode, which refuses a gradient of what goes into a module."""
+
+    number = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        options = options or {}
+        formula = _FORMULAS.get(function._overloadpacket)
+        if formula is None:
+            with self:
+                result = function.decompose(*arguments, **options)
+            return function(*arguments, **options) if result is NotImplemented else result
+        result = function(*arguments, **options)
+        self.number += formula(*arguments, **options, out_val=result)
+        return result
 
 
 def _product(_, left, right, *arguments, **options):
@@ -184,3 +201,4 @@ _NOT_COUNTED_BY_TORCH = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused_on_a_cpu,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _fused_on_a_cpu_backward,
 }
+_FORMULAS = {**flop_registry, **{name: shape_wrapper(formula) for name, formula in _NOT_COUNTED_BY_TORCH.items()}}

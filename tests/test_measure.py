@@ -83,6 +83,16 @@ def test_operations_of_a_backward_pass_are_two_more_products():
     assert measure.operations(lambda: (left @ right).sum().backward()) == 3 * 2 * 3 * 4 * 5
 
 
+def test_operations_of_a_module_by_either_way_to_its_gradients():
+    """Of what goes into it, too: l rows of 4 features times a 4 x 5 matrix, forward and for both gradients."""
+    linear, x = torch.nn.Linear(4, 5), torch.randn(3, 4, requires_grad=True)
+    expected = 3 * 2 * 3 * 4 * 5
+    assert measure.operations(lambda: torch.autograd.grad(linear(x).sum(), [x, *linear.parameters()])) == expected
+    assert measure.operations(lambda: linear(x).sum().backward()) == expected
+    with torch.inference_mode():
+        assert measure.operations(lambda: linear(x)) == expected / 3
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_operations_of_fused_attention(causal):
     """Two products forward; backward five, of which two have the features of the values."""

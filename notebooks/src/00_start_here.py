@@ -304,7 +304,9 @@ for name in SCORES:
 # | [06 · Mixtures](06_mixtures.ipynb) | mix scores; compute the paper's table of all of them | ready |
 # | [07 · Whole models](07_whole_models.ipynb) | build models around any S; let them write and translate | ready |
 # | [08 · What each score can do](08_what_each_score_can_do.ipynb) | tell which S solves a task | ready |
-# | 09 to 12 | more masks, speed, and reading other people's code | planned |
+# | 09, 10 | more masks | planned |
+# | [11 · Speed](11_speed.ipynb) | predict from counts how long each S takes, then measure it | ready |
+# | 12 | reading other people's code | planned |
 # | [13 · Train](13_train_on_gpu.ipynb) | train language models that differ in S; compare them | ready |
 #
 # The numbers are the reading order. 13 needs no more than 00, 02 and 03.

@@ -21,6 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from synth_lib import fast, masks
 from synth_lib.attention import Attention
 from synth_lib.bench.plainest import expanded, plainest
+from synth_lib.scores import make_score
 
 SCORES = [
     "dot_product",
@@ -215,8 +216,8 @@ def plain_core(scores, value, causal):
 def layer_steps(head, d_head, length, batch, causal, device, dtype):
     """The steps of the whole layer with its projections; "value and output" are those that every layer has."""
 
-    def step(score, forward, **options):
-        layer = make_layer(score, head, d_head, length, causal=causal, **options).to(device, dtype)
+    def step(score, forward):
+        layer = make_layer(score, head, d_head, length, causal=causal).to(device, dtype)
         x = torch.randn(batch, length, head * d_head, device=device, dtype=dtype, requires_grad=True)
         upstream = torch.randn_like(x)
         inputs = [x, *(parameter for parameter in layer.parameters() if parameter.requires_grad)]
@@ -231,7 +232,8 @@ def layer_steps(head, d_head, length, batch, causal, device, dtype):
             others[f"{score}, expanded"] = partial(step, score, expanded)
     first = {"sdpa": partial(step, "dot_product", fastest)}
     first["value and output"] = partial(step, "fixed_random", value_and_output)
-    first["dense without bias"] = partial(step, "dense", fastest, bias=False)
+    # The other layers have all their biases: only S goes without.
+    first["dense without bias"] = lambda: step(make_score("dense", head * d_head, head, length, bias=False), fastest)
     if device.type != "cuda":  # all in one run
         return {"first": first | fast_forms | others, "compiled": {}, "others": {}}
     compiled = {score: build for score, build in fast_forms.items() if is_compiled(score, length, device)}
