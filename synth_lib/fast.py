@@ -41,8 +41,8 @@ def form(score, x, mask=None, causal=False):
     if _off:
         return None
     kinds = {type(part) for part in _mixed_parts(score)}
-    # On a CPU the fast forms win where they leave out the upper half of a map, if it is large enough; else they cost as
-    # much as the plain one or a little more. The dot product alone always gains, since nothing has to be folded.
+    # On a CPU a fast form wins where it leaves out the upper half of a map, or where a map for each sample does not fit
+    # into the processor's cache. The dot product alone always gains, since nothing has to be folded.
     cpu = x.device.type == "cpu"
     half = x.shape[1] if causal and mask is None else 0
     # On a GPU a map made of factors must not become the largest tensor; R is as large as its map in any case.
@@ -50,7 +50,8 @@ def form(score, x, mask=None, causal=False):
     if kinds <= READS_NO_TOKEN and small and (mask is None or mask.dim() < 4 or len(mask) == 1):
         return "one map" if not cpu or half >= 256 else None
     if kinds <= IS_A_DOT_PRODUCT:
-        return "keys" if not cpu or half >= 128 or kinds == {DotProduct} else None
+        many = x.shape[0] > 1 and x.shape[1] >= 256 and not kinds <= READS_NO_TOKEN
+        return "keys" if not cpu or half >= 128 or many or kinds == {DotProduct} else None
     knows = kinds <= IS_A_DOT_PRODUCT | {Random, FactorizedDense} and x.dtype != torch.float64
     # Compiled for fixed shapes, which takes seconds: not for each of many lengths, nor inside a larger compilation.
     whole = x.shape[1] == score.max_length >= 128 and not torch.compiler.is_compiling()

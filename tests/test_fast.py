@@ -383,7 +383,8 @@ def test_the_form_follows_from_what_s_looks_at():
     assert chosen("factorized_random", padding, device="cuda") == "keys"
     for name in ("dense", "dense + dot_product", "factorized_random + dense"):
         assert chosen(name) == chosen(name, padding, device="cuda") == "keys"
-        assert chosen(name, causal=False) is chosen(name, length=100) is chosen(name, padding) is None
+        assert chosen(name, padding) == chosen(name, None, False, 256) == chosen(name, batch=1) == "keys"
+        assert chosen(name, None, False, 255) is chosen(name, None, False, batch=1) is chosen(name, length=100) is None
     assert chosen("dot_product", padding, False, 3) == "keys"
     for name in ("factorized_dense", "random + dot_product", "dense + random", "factorized_dense + random"):
         assert chosen(name) is None and chosen(name, device="cuda") == "score_mod"
