@@ -8,7 +8,7 @@ CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
 RECENT := import sys; sys.exit(sys.version_info < (3, 11))
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test notebooks bench assignment grade fuzz clean
+.PHONY: help lab test notebooks bench assignment grade fuzz clean given-CHAPTERS given-OUT given-SUBMISSIONS
 
 help:
 	@echo "make lab        open the first chapter in JupyterLab (installs into $(VENV) the first time)"
@@ -32,15 +32,20 @@ notebooks: $(STAMP)
 	@$(PYTHON) tools/build_notebooks.py $(if $(ALL),--all)
 
 bench: $(STAMP)
-	@$(PYTHON) tools/bench.py
-	@echo "The same without the projections that every layer has, whatever S:"
-	@$(PYTHON) tools/bench.py --bare
+	@$(PYTHON) -m synth_lib.bench --suite attention --device cpu --minutes 5
 
-assignment: $(STAMP)
+assignment: given-CHAPTERS given-OUT $(STAMP)
 	@$(PYTHON) tools/assignment.py --chapters "$(CHAPTERS)" --out "$(OUT)" $(if $(REPO),--repo "$(REPO)") $(if $(REF),--ref "$(REF)") $(if $(NBGRADER),--nbgrader)
 
-grade: $(STAMP)
+grade: given-SUBMISSIONS $(STAMP)
 	@$(PYTHON) tools/grade.py "$(SUBMISSIONS)" --out "$(or $(OUT),grades.csv)" --chapters "$(CHAPTERS)" $(if $(JOBS),--jobs $(JOBS))
+
+# Before anything is installed or run: is the variable there?
+given-CHAPTERS given-OUT:
+	@test -n "$($(@:given-%=%))" || { echo '$(@:given-%=%) is missing: make assignment CHAPTERS="02 03" OUT=handout' >&2; exit 2; }
+
+given-SUBMISSIONS:
+	@test -n "$(SUBMISSIONS)" || { echo 'SUBMISSIONS is missing: make grade SUBMISSIONS=folder OUT=grades.csv' >&2; exit 2; }
 
 fuzz: $(STAMP)
 	@$(PYTHON) tools/fuzz_grading.py

@@ -153,7 +153,7 @@ class Attention(nn.Module):
             mask = check_mask(mask, len(x), self.head, x.shape[1], value.shape[2])
         mixed = fast.mixed(self.score, x, keys, value, form, start=start, mask=mask, causal=self.causal)
         y = self.output(rearrange(mixed, "batch head query d_head -> (batch query) (head d_head)"))
-        return rearrange(y, "(batch query) d_model -> batch query d_model", batch=len(x))
+        return rearrange(y, "(batch query) d_model -> batch query d_model", batch=len(x), query=x.shape[1])
 
     def _continue(self, x, mask, cache):
         """The scores of the new tokens x and the values of all tokens, those in the cache and x."""

@@ -101,7 +101,10 @@ class Reads:
             changed = _copy(arguments)
             part = changed[self.argument].select(self.axis, n)
             part += torch.linspace(0.5, 1.5, part.numel()).view(part.shape)
-            moved = (call(changed) - result).detach().abs().transpose(0, self.result_axis).flatten(1) > 1e-5
+            again = call(changed)
+            if not _same_kind(again, result) or _form(again) != _form(result):
+                return f"the result is of another kind or shape when {self.name} {n} of {self.argument} changes."
+            moved = (again - result).detach().abs().transpose(0, self.result_axis).flatten(1) > 1e-5
             allowed = torch.arange(len(moved)) >= n if self.earlier else torch.arange(len(moved)) == n
             wrong = moved.any(dim=1) & ~allowed
             if wrong.any():
@@ -312,7 +315,7 @@ class _Answer:
 
     def __init__(self, exercise, answer, printed):
         self.exercise, self.answer, self.printed = exercise, answer, printed
-        self.started, self.seconds = time.monotonic(), 0.0
+        self.started, self.seconds, self.warned = time.monotonic(), 0.0, []
 
     def __call__(self, arguments, seed=0):
         """A copy of the result. Raises _Stop if the code stops, hangs, or changes what it should not."""
@@ -322,6 +325,7 @@ class _Answer:
             with (
                 guard.unchanged_torch(seed) as changed,
                 guard.printing_to(self.printed),
+                guard.warnings_to(self.warned),
                 guard.calls_of(self.exercise.forbidden) as called,
             ):
                 result = guard.within(max(SECONDS - self.seconds, 0.1), lambda: _copy(run(answer, **given)))
@@ -339,6 +343,7 @@ class _Answer:
             raise _Stop("wrong", f"{told}{_sizes(arguments)}{known}") from None
         finally:
             self.seconds += time.monotonic() - began
+            self.printed.over = True
         if called:
             names = " and ".join(thing.__name__ for thing in called)
             told = f"Your code calls the library's {names}, which does the exercise for you. Work it out yourself."
@@ -362,21 +367,43 @@ def _verdict(exercise, answer, printed):
         status, message = _found(exercise, call)
     except _Stop as stop:
         status, message = stop.args
-    if printed.count > printed.most:
-        message += f" It also prints {printed.count} characters; the first {printed.most} are shown."
-    elif printed.count:
-        message += " It also prints; take that out when you no longer need it."
+    message += _also(printed, call.warned)
     return Verdict(exercise.key, status, message, _side_by_side(exercise, call) if status == "wrong" else "")
+
+
+def _also(printed, warned):
+    """What an answer does beside its task: it prints, or something warns."""
+    told = ""
+    if printed.first > printed.most:
+        told += f" It also prints {printed.count} characters; the first {printed.most} are shown."
+    elif printed.count > printed.first:
+        told += " It also prints. A check calls it several times; you see what the first call printed."
+        told += " Take that out when you no longer need it."
+    elif printed.count:
+        told += " It also prints; take that out when you no longer need it."
+    if warned:
+        told += f' A warning came with it: "{_first_line(warned[0])}"'
+    return told
+
+
+def _first_line(text):
+    line = next((line.strip() for line in str(text).splitlines() if line.strip()), "")
+    return line if len(line) <= 200 else line[:200] + " ..."
 
 
 def _found(exercise, call):
     """Status and message of an answer that runs."""
     trials = range(exercise.trials)
     results = [call(exercise.inputs(Draw(trial)), seed=trial) for trial in trials]
-    if call.seconds < SECONDS / 4 and _unlike(call(exercise.inputs(Draw(0)), seed=exercise.trials), results[0]):
+    expected = [_known(exercise.right[0], exercise, trial, Draw) for trial in trials]
+    comparable = all(map(_same_kind, results, expected))  # no generator is equal to the next one: its kind is told
+    if (
+        comparable
+        and call.seconds < SECONDS / 4
+        and _unlike(call(exercise.inputs(Draw(0)), seed=exercise.trials), results[0])
+    ):
         told = "Your code gives another result when it is called again with the same inputs."
         return "wrong", f"{told} It keeps something from call to call, or draws random numbers."
-    expected = [_known(exercise.right[0], exercise, trial, Draw) for trial in trials]
     problems = [_difference(*pair, exercise.returns) for pair in zip(results, expected, strict=True)]
     if not any(problems):
         return "right", "Right."
@@ -388,13 +415,9 @@ def _found(exercise, call):
     trial, problem = next((trial, problem) for trial, problem in enumerate(problems) if problem)
     arguments, result = exercise.inputs(Draw(trial)), results[trial]
     told = _fact(exercise, call, arguments, result, expected[trial]) or problem
-    if (
-        results[0] is not None
-        and not any(_unlike(result, results[0]) for result in results[1:])
-        and exercise.trials > 1
-    ):
-        if any(_unlike(right, expected[0]) for right in expected[1:]):
-            told = f"{told} It gives the same for other inputs: do you use the arguments, and nothing from outside?"
+    fixed = comparable and not any(_unlike(result, results[0]) for result in results[1:])
+    if fixed and any(_unlike(right, expected[0]) for right in expected[1:]):
+        told = f"{told} It gives the same for other inputs: do you use the arguments, and nothing from outside?"
     return "wrong", f"Not yet: {told}{_sizes(arguments)}"
 
 
@@ -514,6 +537,19 @@ def _known(answer, exercise, trial, draw):
     return exercise.run(answer, **exercise.inputs(draw(trial)))
 
 
+def _same_kind(got, expected):
+    """Whether both are tensors, or of one type, with their parts."""
+    if isinstance(expected, torch.Tensor):
+        return isinstance(got, torch.Tensor)
+    if type(got) is not type(expected):
+        return False
+    if isinstance(expected, dict):
+        return got.keys() == expected.keys() and all(_same_kind(got[name], expected[name]) for name in expected)
+    if isinstance(expected, (tuple, list)):
+        return len(got) == len(expected) and all(map(_same_kind, got, expected))
+    return True
+
+
 def _difference(got, expected, returns=""):
     """None if both are the same in kind, shape, dtype and values; else a sentence that does not tell the values."""
     if isinstance(expected, (tuple, list, dict)):
@@ -537,7 +573,8 @@ def _difference(got, expected, returns=""):
         same = math.isclose(got, expected, rel_tol=1e-6) if isinstance(expected, float) else got == expected
         return None if same else f"the result, {_short(got)}, is not right."
     if not isinstance(got, torch.Tensor):
-        return f"the result is {_kind(got)}, but should be a tensor{_named(returns)}."
+        tensor = "a tensor of torch" if type(got).__name__ == "ndarray" else "a tensor"
+        return f"the result is {_kind(got)}, but should be {tensor}{_named(returns)}."
     if (got.layout, got.device) != (expected.layout, expected.device):
         return f"the tensor is {got.layout} on {got.device}, but should be {expected.layout} on {expected.device}."
     if got.shape != expected.shape:
@@ -560,6 +597,10 @@ def _difference(got, expected, returns=""):
 def _same_numbers(got, expected):
     ordered = got.detach().flatten().sort().values, expected.detach().flatten().sort().values
     return torch.allclose(*ordered, rtol=1e-4, atol=1e-5)
+
+
+def _form(tensor):
+    return tensor.shape, tensor.dtype, tensor.layout, tensor.device
 
 
 def _first(wrong):
@@ -586,7 +627,7 @@ def _takes(answer, arguments):
 
 def _says(error):
     """'with ValueError: what it says', on one line and not endless, as messages of einops and torch can be."""
-    says = " ".join(f"with {type(error).__name__}: {error}".split()).removesuffix(".")
+    says = " ".join(f"with {type(error).__name__}: {error}".split()).removesuffix(".").removesuffix(":")
     return f"{says}." if len(says) <= 300 else says[:300] + " ..."
 
 
@@ -626,11 +667,25 @@ def _sizes(arguments):
 
 
 def _kind(value):
-    if value is None:
-        return "None (does it end with return?)"
-    article = "an" if type(value).__name__[0] in "aeiouAEIOU" else "a"
+    name = type(value).__name__
+    if name in KINDS:
+        return KINDS[name]
+    article = "an" if name[0] in "aeiouAEIOU" else "a"
     length = f" of {len(value)}" if isinstance(value, (tuple, list, dict)) else ""
-    return f"{article} {type(value).__name__}{length}"
+    module = " (a module: is it to be called?)" if isinstance(value, torch.nn.Module) else ""
+    return f"{article} {name}{length}{module}"
+
+
+KINDS = {  # by name: where answers are graded, an object of the reader's process keeps no more of its type than that
+    "NoneType": "None (does it end with return?)",
+    "ndarray": "a numpy array (ndarray)",
+    "generator": "a generator (is there a yield?)",
+    "map": "a map (what it gives is not computed yet)",
+    "filter": "a filter (what it gives is not computed yet)",
+    "zip": "a zip (what it gives is not computed yet)",
+    "function": "a function (is it to be called?)",
+    "type": "a class (is an object of it wanted?)",
+}
 
 
 def _copy(value):

@@ -21,6 +21,7 @@ from math import sqrt
 
 import torch
 from einops import rearrange
+from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils._triton import has_triton
@@ -102,14 +103,21 @@ def values(linear, x, head, form):
     For one map that is head, d_head, batch, key: then a head's values of all samples are one matrix, and the product
     with the map needs no copy. It comes out of the projection like that, as W x^T instead of x W^T.
     """
-    if form != "one map":
+    if form != "one map" or not _is_plain(linear):
         return rearrange(linear(x), "batch key (head d_head) -> batch head key d_head", head=head)
+    batch, key, _ = x.shape
     tokens = rearrange(x, "batch key d_model -> d_model (batch key)")
     if linear.bias is None:
         features = linear.weight @ tokens
     else:
         features = torch.addmm(linear.bias[:, None], linear.weight, tokens)
-    return rearrange(features, "(head d_head) (batch key) -> batch head key d_head", head=head, batch=len(x))
+    return rearrange(features, "(head d_head) (batch key) -> batch head key d_head", head=head, batch=batch, key=key)
+
+
+def _is_plain(linear):
+    """Whether linear(x) is weight, bias and nothing else: no subclass, no hook, such as pruning sets."""
+    hooks = linear._forward_hooks, linear._forward_pre_hooks, linear._backward_hooks, linear._backward_pre_hooks
+    return type(linear) is nn.Linear and not any(hooks)
 
 
 # One map: the softmax once per head, one matrix product per head.
@@ -136,7 +144,8 @@ def one_map(left, right, value, mask, causal):
     weights = weights.to(features.dtype)
     size = block_size(key, value.device.type)
     product = _CausalProduct.apply(features, weights, size) if causal and size < query else features @ weights.mT
-    return rearrange(product, "head (d_head batch) query -> batch head query d_head", batch=len(value))
+    batch, _, _, d_head = value.shape
+    return rearrange(product, "head (d_head batch) query -> batch head query d_head", batch=batch, d_head=d_head)
 
 
 class _CausalProduct(torch.autograd.Function):
@@ -271,13 +280,15 @@ def dense_queries_and_keys(score, x, key):
     if score.bias is None:
         return _split(score.hidden(x), score.head).relu(), keys[None].contiguous()
     more = 1 + (-score.d_head - 1) % 8
+    keys = torch.cat([keys, F.pad(score.bias[:, :key, None], (0, more - 1))], dim=-1)[None]
+    if not _is_plain(score.hidden) or score.hidden.bias is None:
+        queries = F.pad(_split(score.hidden(x), score.head).relu(), (0, 1), value=1.0)
+        return F.pad(queries, (0, more - 1)), keys
     one = torch.zeros(score.head, more, device=x.device, dtype=score.bias.dtype)
     one[:, 0] = 1
     weight = F.pad(score.hidden.weight.unflatten(0, (score.head, -1)), (0, 0, 0, more))
     bias = torch.cat([score.hidden.bias.unflatten(0, (score.head, -1)), one], dim=1)
-    queries = _split(F.linear(x, weight.flatten(0, 1), bias.flatten()), score.head).relu()
-    keys = torch.cat([keys, F.pad(score.bias[:, :key, None], (0, more - 1))], dim=-1)
-    return queries, keys[None]
+    return _split(F.linear(x, weight.flatten(0, 1), bias.flatten()), score.head).relu(), keys
 
 
 def factors(score, x):
@@ -296,7 +307,7 @@ def attend(query, key, value, mask, causal, scale=1.0):
     if mask is None:
         return F.scaled_dot_product_attention(query, key, value, is_causal=causal, scale=scale)[..., :d_head]
     some = mask.any(dim=-1, keepdim=True)
-    allowed = (mask | ~some).expand(len(query), -1, query.shape[2], key.shape[2])
+    allowed = (mask | ~some).expand(*query.shape[:3], key.shape[2])
     attended = F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, scale=scale)[..., :d_head]
     return attended.masked_fill(~some, 0.0)
 
@@ -308,11 +319,15 @@ def _score_mod(folded, value, mask, causal):
     """FlexAttention, or, where torch cannot compile it, a map made from the same parts, with one warning."""
     block_mask = causal_blocks(value.shape[2], value.device) if causal else None
     arguments = *folded.for_flex(value.dtype), value, mask, block_mask
-    kind = (*folded.shape, arguments[0].shape, len(folded.tables), len(folded.products), mask is None, causal)
+    factors = [(A.shape, B.shape) for A, B in folded.products]
+    kind = (*folded.shape, arguments[0].shape, len(folded.tables), *factors, mask is None, causal)
+    kind += (value.dtype, value.device)
     if kind not in _failed:
         try:
             with torch.autocast(value.device.type, enabled=False):  # all have their dtype; this saves compiling twice
                 return compiled_flex()(*arguments)
+        except torch.cuda.OutOfMemoryError:
+            raise  # the slow form needs more
         except Exception as error:  # torch raises many kinds when it cannot compile
             _failed.add(kind)
             reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"

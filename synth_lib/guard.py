@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 
 import torch
 
@@ -109,16 +110,22 @@ def _by_watcher(seconds, work):
 
 
 class Printed(io.TextIOBase):
-    """Passes on the first `most` characters that are written, and counts all."""
+    """Passes on the first `most` characters that are written before it is `over`, and counts all.
+
+    Attributes:
+        first: the characters written before it was over. count: those written at any time.
+    """
 
     def __init__(self, target, most):
-        self.target, self.most, self.count = target, most, 0
+        self.target, self.most, self.over, self.first, self.count = target, most, False, 0, 0
 
     def write(self, text):
-        room = max(self.most - self.count, 0)
         self.count += len(text)
-        if room:
-            self.target.write(text[:room])
+        if not self.over:
+            room = max(self.most - self.first, 0)
+            self.first += len(text)
+            if room:
+                self.target.write(text[:room])
         return len(text)
 
     def flush(self):
@@ -129,6 +136,22 @@ class Printed(io.TextIOBase):
 def printing_to(printed):
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         yield
+
+
+@contextlib.contextmanager
+def warnings_to(warned):
+    """Inside, warnings are not printed: the text of the first one goes into the list `warned`."""
+
+    def note(message, category, filename, lineno, file=None, line=None):
+        if not warned:
+            warned.append(str(message))
+
+    with warnings.catch_warnings():  # it also forgets which ones were shown before
+        before, warnings.showwarning = warnings.showwarning, note
+        try:
+            yield
+        finally:
+            warnings.showwarning = before
 
 
 SETTINGS = {

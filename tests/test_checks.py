@@ -5,6 +5,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from types import ModuleType
 
 import nbformat
@@ -207,7 +208,7 @@ def test_nan_where_nan_is_right_but_no_further():
         ("99.1", lambda scores, scale: None, "None (does it end with return?)"),
         ("99.1", lambda scores, scale: (scores * scale).tolist(), "a list of "),
         ("99.1", lambda scores, scale: (scores * scale, scores), "a tuple of 2"),
-        ("99.1", lambda scores, scale: (scores * scale).numpy(), "a ndarray"),
+        ("99.1", lambda scores, scale: scores.numpy(), "a numpy array (ndarray), but should be a tensor of torch"),
         ("99.1", lambda scores, scale: "scores * scale", "a str"),
         ("99.2", lambda scores, scale: float(scores.numel() * scale), "a float"),
         ("99.2", lambda scores, scale: torch.tensor(scores.numel() * scale), "a Tensor"),
@@ -223,6 +224,41 @@ def test_nan_where_nan_is_right_but_no_further():
 )
 def test_other_kind_is_refused(key, answer, kind):
     assert f"the result is {kind}" in verdict(key, answer, "wrong").replace("part 1: ", "")
+
+
+class Always:
+    def __eq__(self, other):
+        return True
+
+
+def generates(scores, scale):
+    yield scores * scale
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (lambda scores, scale: (scores * scale).numpy(), "a numpy array (ndarray)"),
+        (lambda scores, scale: object(), "an object"),
+        (lambda scores, scale: Always(), "an Always"),
+        (lambda scores, scale: lambda: scores * scale, "a function (is it to be called?)"),
+        (lambda scores, scale: map(torch.relu, scores), "a map (what it gives is not computed yet)"),
+        (lambda scores, scale: nn.Linear(2, 3), "a Linear (a module: is it to be called?)"),
+        (lambda scores, scale: nn.Linear, "a class (is an object of it wanted?)"),
+        (lambda scores, scale: [object()], "a list of 1"),
+        (generates, "a generator (is there a yield?)"),
+    ],
+)
+def test_a_result_of_another_kind_is_told_before_anything_else(answer, kind):
+    """That two generators differ, or two arrays cannot be compared, is no reason to suspect chance or constants."""
+    message = verdict("99.1", answer, "wrong")
+    assert message.startswith(f"Not yet: the result is {kind}, but should be a tensor"), message
+    assert "another result" not in message and "It gives the same" not in message
+
+
+def test_a_part_of_another_kind_is_told_before_anything_else():
+    message = verdict("99.3", lambda scores, scale: (scores.sum(), object()), "wrong")
+    assert "a scale: the result is an object, but should be an int" in message
 
 
 @pytest.mark.parametrize("names", [{"sum": 0, "scales": 0}, {"sum": 0, 1: 0}], ids=["other", "mixed"])
@@ -527,8 +563,38 @@ def test_print_is_let_through_and_told(capsys):
         return scores * scale
 
     message = verdict("99.1", answer, "right")
-    assert message == "Right. It also prints; take that out when you no longer need it."
-    assert capsys.readouterr().out.startswith("scale ")
+    assert message == (
+        "Right. It also prints. A check calls it several times; you see what the first call printed. "
+        "Take that out when you no longer need it."
+    )
+    assert capsys.readouterr().out == f"scale {_inputs(Draw(0))['scale']}\n"
+
+
+def test_print_of_one_call_is_told_without_more(capsys):
+    def answer(scores, scale):
+        print("once")
+        raise ValueError
+
+    assert verdict("99.1", answer, "wrong").endswith(" It also prints; take that out when you no longer need it.")
+    assert capsys.readouterr().out == "once\n"
+
+
+def test_warning_is_told_once_and_is_no_print(capsys):
+    def warns(scores, scale):
+        warnings.warn("The first line.\nThe second line.", stacklevel=2)
+        return scores * scale
+
+    def prints_too(scores, scale):
+        print("scale", scale)
+        return warns(scores, scale)
+
+    for answer in (warns, warns):  # the second check says it too
+        assert verdict("99.1", answer, "right") == 'Right. A warning came with it: "The first line."'
+    message = verdict("99.1", lambda scores, scale: nn.functional.softmax(scores), "wrong")
+    assert message.count("Implicit dimension choice for softmax") == 1 and "prints" not in message
+    assert capsys.readouterr().err == ""
+    message = verdict("99.1", prints_too, "right")
+    assert "It also prints." in message and message.endswith('A warning came with it: "The first line."')
 
 
 def test_flood_is_cut_and_counted(capsys):
@@ -836,3 +902,51 @@ def test_points_are_lost_in_nbgrader_unless_the_answer_is_right(monkeypatch, sta
 
 def blank(features, head):
     raise NotImplementedError
+
+
+# --- a bank that was found to name the wrong mistake ---
+
+
+def table(value):
+    return lambda score, x: torch.full((len(x), len(x)), value)
+
+
+def largest(jacobian):
+    return jacobian.abs().amax(dim=(1, 3))
+
+
+def all_of_a_row(score, x):
+    place = torch.arange(len(x))[:, None]
+    changes = [(score(x + (place == n)) - score(x)).abs() > 1e-5 for n in range(len(x))]
+    return torch.stack([change.all(dim=1) for change in changes], dim=1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (table(False), "every entry is False"),
+        (table(True), "every entry is True"),
+        (lambda score, x: torch.eye(len(x)) > 0, "this is the diagonal"),
+        (all_of_a_row, "a row counts only if all of its numbers change"),
+        (
+            lambda score, x: largest(torch.autograd.functional.jacobian(lambda z: score(z).softmax(-1), x)) > 1e-5,
+            "the weights are measured, not the scores",
+        ),
+        (
+            lambda score, x: largest(torch.autograd.functional.jacobian(score, x)) > 0,
+            "differences or derivatives as small as rounding",
+        ),
+    ],
+)
+def test_the_table_of_dependence_is_refused_for_what_it_is(answer, says):
+    assert says in verdict("02.5", answer, "wrong")
+
+
+def test_the_cost_of_a_layer_with_one_bias_less_is_named():
+    right = find("02.4").right[0]
+
+    def without_one(batch, length, max_length, d_model, head):
+        parameters, multiply_adds = right(batch, length, max_length, d_model, head)
+        return parameters - d_model, multiply_adds
+
+    assert "one bias of size d_model is missing" in verdict("02.4", without_one, "wrong")

@@ -246,7 +246,7 @@ def test_students_are_folders_or_files(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is empty"), ('{"cells": [', "was the upload cut off"), ("[" * 200_000, "cannot be read"),
+        ("", "is empty"), ('{"cells": [', "was the upload cut off"), ("[" * 200_000, "could not be read"),
         ("[]", "no notebook"), ('{"cells": []}', "has no cells"), ('{"cells": [3]}', "no list of cells"),
         ('{"cells": {"a": 1}}', "no list of cells"),
         (json.dumps(notebook(["x = 1"])), "defines no exercise"),
@@ -465,7 +465,7 @@ def test_landlock_alone_refuses_a_signal(tmp_path):
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ("import os\n    os._exit(3)", "ends the process"),
+        ("import os\n    os._exit(3)", "Your linear_scores ends Python (os._exit or quit). Return a value instead."),
         ("return torch.zeros(10**12)", "Your code stops at"),
         ("return b1.numpy()", "ndarray"),
         ("x += 1\n    return x", "changes one of its inputs"),
@@ -561,3 +561,167 @@ def test_a_page_shows_no_markup_of_a_student():
     row = grading_tool.row_of("<u>", [result], course)
     text, page = grading_tool.feedback.pages(row, course, dict.fromkeys(verdicts, "title"))
     assert "<script>" not in page and "<i>" not in page and "<u>" not in page and "<script>" in text
+
+
+# --- what a new teacher and a new student stumbled over ---
+
+
+@pytest.mark.parametrize(
+    ("goal", "given", "says"),
+    [
+        ("grade", (), "SUBMISSIONS is missing: make grade SUBMISSIONS=folder OUT=grades.csv"),
+        ("assignment", ("CHAPTERS=02",), 'OUT is missing: make assignment CHAPTERS="02 03" OUT=handout'),
+        ("assignment", ("OUT=x",), 'CHAPTERS is missing: make assignment CHAPTERS="02 03" OUT=handout'),
+    ],
+)
+def test_make_says_which_variable_is_missing_and_runs_nothing(goal, given, says):
+    clean = {name: value for name, value in os.environ.items() if name not in ("CHAPTERS", "OUT", "SUBMISSIONS")}
+    command = ["make", "-s", goal, *given, "PYTHON=false"]
+    done = subprocess.run(command, cwd=ROOT, env=clean, capture_output=True, text=True)
+    assert done.returncode and done.stderr.splitlines()[0] == says and done.stdout == ""
+
+
+def test_points_that_are_no_whole_number_are_named(tmp_path):
+    text = courses.FILE.read_text(encoding="utf8").replace('"02.2" = 2', '"02.2" = 2.5')
+    (tmp_path / "classroom.toml").write_text(text, encoding="utf8")
+    with pytest.raises(courses.CourseError, match=r'\[02\]: "02.2" = 2.5, but points are whole numbers'):
+        courses.read(file=tmp_path / "classroom.toml")
+
+
+def test_a_hand_out_says_how_to_install_what_counts_and_what_is_not_in_it(handed_out, tmp_path):
+    text = (handed_out / "README.md").read_text(encoding="utf8")
+    assert "python3 -m venv .venv" in text and "py -m venv .venv" in text and "1.4 GB" in text
+    assert "| 02.5 | who depends on whom | 3 |" in text
+    needed = (handed_out / "requirements.txt").read_text(encoding="utf8")
+    assert "torch" in needed and "jupyterlab" in needed and "sacrebleu" not in needed and "scikit-learn" not in needed
+    assert "sacrebleu" in assignment.requirements(courses.read(["13"]))
+    assert assignment.named_before(courses.read(["02", "03"])) == ["00", "01"]
+    assert assignment.named_before(courses.read(["00", "01", "02"])) == []
+    chapter = COURSE.chapters["02"]
+    free = dataclasses.replace(chapter, points={**chapter.points, "02.5": 0})
+    course = dataclasses.replace(COURSE, chapters={"02": free})
+    assert "| 02.5 | who depends on whom | does not count |" in assignment.readme(course, None, None)
+
+
+def test_a_notebook_says_nothing_of_outputs_that_a_hand_out_has_not(handed_out):
+    assert "stored outputs" not in (handed_out / "02_dense.ipynb").read_text(encoding="utf8")
+
+
+KINDS = {
+    "numpy": "return ((x @ W1.T + b1).relu() @ W2.T + b2).numpy()",
+    "object": "return object()",
+    "function": "return lambda: x",
+    "map": "return map(torch.relu, x)",
+    "generator": "yield x",
+    "module": "return nn.Linear(2, 3)",
+    "always equal": "class Always:\n        def __eq__(self, other): return True\n    return Always()",
+}
+
+
+@can_grade
+@pytest.mark.parametrize("kind", KINDS)
+def test_grader_and_notebook_name_the_same_kind(nursery, tmp_path, kind):
+    result = graded(nursery, tmp_path, light("02", {"02.1": "from torch import nn\n" + BAD + KINDS[kind]}))
+    space = {"torch": torch, "nn": nn}
+    exec(BAD + KINDS[kind], space)
+    here = checks.check("02.1", space["linear_scores"])
+    told = [message.split(" (Inputs")[0] for message in (result.verdicts["02.1"][1], here.message)]
+    assert told[0] == told[1] and told[0].startswith("Not yet: the result is a"), told
+
+
+UNREADABLE = "class RandomScores(nn.Module:\n    def forward(self, x):\n        return x"
+HELPED = "def linear_scores(x, W1, b1, W2, b2):\n    return helper(x)"
+
+
+@can_grade
+@pytest.mark.parametrize(
+    ("answer", "broken", "status"),
+    [
+        (BAD + "return x", UNREADABLE, "wrong"),
+        (BAD + "return x", "a note to myself: x is not W1", "wrong"),
+        (HELPED, "def helper(x:\n    return x", "not graded"),
+        (HELPED, "import helper from somewhere", "not graded"),
+        (BAD + "hidden = x @ W1.T", "    return hidden @ W2.T", "not graded"),
+        (BAD + "hidden = x @ W1.T", "    return score / total", "wrong"),
+        (BAD + "return x", "def linear_scores(x, W1, b1, W2, b2:\n    return x", "not graded"),
+    ],
+)
+def test_an_unreadable_cell_excuses_only_what_it_may_hold(nursery, tmp_path, answer, broken, status):
+    told = light("02", {"02.1": answer})
+    told["cells"] += [code("y = 1"), code(broken)]
+    result = graded(nursery, tmp_path, told)
+    number = len(told["cells"])
+    assert statuses(result) == [status, "right", "right", "right", "right"]
+    assert (f"Cell {number} (" in result.verdicts["02.1"][1]) == (status == "not graded")
+    assert sum(f"Cell {number} (" in trouble for trouble in result.troubles) == 1
+
+
+@can_grade
+def test_an_answer_that_is_cut_in_two_anywhere_is_not_lost_in_silence(nursery, tmp_path):
+    """The second half stands elsewhere, so that the two cannot be joined."""
+    whole = light("03")
+    (place,) = [n for n, cell in enumerate(whole["cells"]) if "class RandomScores" in cell["source"]]
+    lines = whole["cells"][place]["source"].split("\n")
+    for cut in range(1, len(lines)):
+        told = json.loads(json.dumps(whole))
+        told["cells"][place]["source"] = "\n".join(lines[:cut])
+        told["cells"] += [code("y = 1"), code("\n".join(lines[cut:]))]
+        result = graded(nursery, tmp_path, told, name="03_random.ipynb")
+        assert fuzz_grading.judge(result, COURSE.chapters["03"]) != "silent loss", (cut, result.verdicts)
+
+
+def page_of(verdicts, course=None, **more):
+    """The row, the text page and the HTML page for these verdicts of chapter 02."""
+    course = course or courses.read(["02"])
+    result = {"file": "a.ipynb", "chapter": "02", "refused": "", "troubles": [], "notes": [], **more}
+    row = grading_tool.row_of("ann", [{**result, "verdicts": verdicts}], course)
+    return row, *grading_tool.feedback.pages(row, course, {key: f"title {key}" for key in verdicts})
+
+
+BLANK = ["not answered", "Not answered yet: the line raise NotImplementedError is reached.", ""]
+RIGHT = ["right", "Right.", ""]
+
+
+def test_a_page_tells_what_does_not_count_from_what_could_not_be_run(tmp_path):
+    chapter = COURSE.chapters["02"]
+    free = dataclasses.replace(chapter, points={**chapter.points, "02.1": 0})
+    course = dataclasses.replace(COURSE, chapters={"02": free})
+    verdicts = dict.fromkeys(chapter.points, RIGHT) | {"02.2": ["not graded", "Cell 3 cannot be read.", ""]}
+    row, text, page = page_of(verdicts, course)
+    assert "02.1  title 02.1: does not count\n    Right." in text and "<td>does not count</td><td>right</td>" in page
+    assert "02.2  title 02.2: 0 of 2, could not be run" in text and "<td>0 of 2</td><td>could not be run</td>" in page
+    assert "not graded" not in text + page
+    grading_tool.write_table([row], course, tmp_path / "grades.csv")
+    (line,) = csv.DictReader((tmp_path / "grades.csv").open(encoding="utf8"))
+    assert "02.1" not in line and (line["02.2"], line["look"]) == ("0", "look") and "02.2: could not be run: Cell 3" in line["reason"]
+
+
+def test_a_page_says_each_thing_once_and_ends_with_a_next_step():
+    points = COURSE.chapters["02"].points
+    _, text, page = page_of(dict.fromkeys(points, BLANK))
+    assert text.count("Nothing is answered in this chapter yet.") == page.count("Nothing is answered") == 1
+    assert "NotImplementedError" not in text + page and text.count("not answered") == 5
+    assert text.rstrip().endswith("02.1 (title 02.1) comes next. The hints under its cell say where to start.")
+
+    known = ["wrong", 'This looks like a known mistake: it adds. Read again: "Products".', ""]
+    wrong = {"02.2": ["wrong", "Not yet: the shape is.", ""], "02.3": known}
+    _, text, page = page_of({**dict.fromkeys(points, RIGHT), **wrong})
+    assert "02.1  title 02.1: 1 of 1\n    Right.\n" in text and "<td>right</td><td></td>" in page
+    assert "02.2: 0 of 2\n    Not yet: the shape is. The hints under the exercise's cell may help.\n" in text
+    assert "<td>not yet</td><td>The shape is. The hints under the exercise&#x27;s cell may help.</td>" in page
+    assert '02.3: 0 of 2, not yet\n    This looks like a known mistake: it adds. Read again: "Products".\n' in text
+    assert "Look at 02.2 (title 02.2) first." in text.split("What to do next")[1] and "Look at 02.2" in page
+
+    _, text, page = page_of(dict.fromkeys(points, RIGHT))
+    assert text.rstrip().endswith("Everything is right. There is nothing left to do here.")
+    lost = ["not graded", "The notebook could not be run: a.ipynb: too many cells never end.", ""]
+    _, text, page = page_of(dict.fromkeys(points, lost))
+    assert text.count("too many cells never end") == page.count("too many cells never end") == 1
+
+
+def test_a_page_without_a_notebook_asks_for_one():
+    course = courses.read(["02"])
+    row = grading_tool.row_of("ann", [], course)
+    text, _ = grading_tool.feedback.pages(row, course, dict.fromkeys(course.chapters["02"].points, "title"))
+    assert text.count("No notebook of chapter 02 was handed in.") == 1
+    assert text.rstrip().endswith("Hand in your notebook of chapter 02.")

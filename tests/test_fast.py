@@ -12,6 +12,7 @@ import pytest
 import torch
 from einops import rearrange
 from properties import ALL, SINGLE, refuses, with_large_scores
+from torch.nn.utils import prune
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from synth_lib import fast, masks
@@ -306,6 +307,53 @@ def test_a_score_of_somebody_else_takes_the_plain_form():
     x = torch.randn(2, 200, D_MODEL)
     assert fast.form(layer.score, x, None, True) is None
     torch.testing.assert_close(layer(x, need_weights=False)[0], layer(x)[0])
+
+
+class Scaled(torch.nn.Linear):
+    """A linear layer of somebody else: it computes something else than weight and bias."""
+
+    def forward(self, x):
+        return 3 * super().forward(x)
+
+
+@pytest.mark.parametrize("change", ["hook", "pruned", "subclass", "no bias", "wrapped"])
+@pytest.mark.parametrize("score", ["dot_product", "random", "dense", "dense + dot_product"])
+def test_what_stands_around_a_linear_layer_is_kept(score, change):
+    """The fast forms may take weight and bias for the layer only where nothing else is in it."""
+    layer = build(score, 260, causal=True)
+    part = layer.score.parts[0] if "+" in score else layer.score
+    for owner, name in [(layer, "value"), *([(part, "hidden")] if "dense" in score else [])]:
+        linear = getattr(owner, name)
+        if change == "hook":
+            linear.register_forward_hook(lambda module, inputs, output: 2 * output)
+        elif change == "pruned":
+            prune.random_unstructured(linear, "weight", amount=0.5)
+        elif change == "subclass":
+            linear.__class__ = Scaled
+        elif change == "no bias":
+            linear.bias = None
+        else:
+            setattr(owner, name, torch.nn.Sequential(linear))
+    x = torch.randn(2, 260, D_MODEL).double().requires_grad_()
+    for _ in range(2):  # pruning makes the weight anew in every call
+        y, plain = layer(x, need_weights=False)[0], layer(x)[0]
+        assert_equal_with_gradients(y, plain, [x, *trained(layer)])
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_an_empty_batch(score):
+    for length, causal in ((5, False), (260, True)):
+        layer = build(score, 260, causal=causal)
+        y, _ = layer(torch.empty(0, length, D_MODEL).double(), need_weights=False)
+        assert y.shape == (0, length, D_MODEL)
+
+
+@pytest.mark.parametrize("score", ["dot_product", "random", "dense"])
+def test_masks_of_few_axes(score):
+    layer = build(score, 260, causal=True)
+    x = torch.randn(2, 260, D_MODEL).double()
+    for mask in (torch.tensor(True), torch.arange(260) < 200, torch.ones(260, 1).bool()[None].expand(2, -1, -1)):
+        torch.testing.assert_close(layer(x, mask, need_weights=False)[0], layer(x, mask)[0])
 
 
 @pytest.mark.parametrize("score", ["dot_product", "random", "dense"])

@@ -8,6 +8,7 @@ from classroom.toml. docs/teaching.md is the guide.
 """
 
 import argparse
+import re
 import shutil
 import sys
 import tomllib
@@ -19,9 +20,11 @@ import nbformat
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tools.build_notebooks import STUB, build, write_whole  # noqa: E402
+from synth_lib import checks  # noqa: E402
+from tools.build_notebooks import STUB, build, read_source, write_whole  # noqa: E402
 from tools.classroom import course as courses  # noqa: E402
 
+OF_BASELINES = ("scikit-learn", "sacrebleu")  # packages that synth_lib.baselines alone needs
 CONFIG = f"""c = get_config()
 c.CourseDirectory.course_id = "synthesizers"
 c.ClearSolutions.code_stub = {{"python": "{STUB}"}}
@@ -48,10 +51,22 @@ def copy_library(course, folder):
     shutil.copytree(ROOT / "data", folder / "data", ignore=shutil.ignore_patterns("__pycache__"))
 
 
-def requirements():
-    """What a student installs: the lower bounds of the library and of JupyterLab."""
+def requirements(course):
+    """What a student installs: the lower bounds of the library and of JupyterLab, and what these chapters need."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]
-    return "\n".join([*project["dependencies"], *project["optional-dependencies"]["notebooks"]]) + "\n"
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["notebooks"]]
+    if not any("synth_lib.baselines" in text for chapter in course.chapters.values() for text in chapter.lesson):
+        wanted = [package for package in wanted if not package.startswith(OF_BASELINES)]
+    return "\n".join(wanted) + "\n"
+
+
+def named_before(course):
+    """The chapters that a chapter names under "Before you start" and that are not handed out."""
+    named = set()
+    for chapter in course.chapters.values():
+        told = re.search(r"\*\*Before you start:\*\*(.*?)(?=\n- \*\*|\Z)", read_source(chapter.path)[0].source, re.S)
+        named |= set(re.findall(r"\((\d\d)_\w+\.ipynb\)", told[1])) if told else set()
+    return sorted(named - course.chapters.keys())
 
 
 def readme(course, repository, ref):
@@ -73,8 +88,11 @@ def readme(course, repository, ref):
             "2. Add a cell at the top with `!unzip -qo library.zip`, run it, then run the notebook from the top.\n"
         )
     table = ["| chapter | file | points | due |", "|---|---|---|---|"]
+    worth = ["| exercise | | points |", "|---|---|---|"]
     for number, chapter in course.chapters.items():
         table.append(f"| {chapter.title} | {files[number]} | {sum(chapter.points.values())} | {chapter.due or '-'} |")
+        for key, points in chapter.points.items():
+            worth.append(f"| {key} | {checks.find(key).title} | {points or 'does not count'} |")
     return f"""# {len(files)} chapter{"s" * (len(files) > 1)} to solve
 
 {chr(10).join(table)}
@@ -83,8 +101,16 @@ def readme(course, repository, ref):
 
 You need Python 3.11 or newer. In this folder, in a terminal:
 
-1. `python -m pip install -r requirements.txt`
-2. `python -m jupyterlab {first}`
+1. Install, once. This downloads torch and JupyterLab into `.venv`, about 1.4 GB:
+
+   ```
+   python3 -m venv .venv
+   .venv/bin/python -m pip install -r requirements.txt
+   ```
+
+   On Windows: `py -m venv .venv`, then `.venv\\Scripts\\python -m pip install -r requirements.txt`.
+   Debian and Ubuntu may ask for `sudo apt install python3-venv` first.
+2. Open: `.venv/bin/python -m jupyterlab {first}`, on Windows `.venv\\Scripts\\python -m jupyterlab {first}`.
 
 ## Start in Colab
 
@@ -92,6 +118,8 @@ You need Python 3.11 or newer. In this folder, in a terminal:
 Colab forgets its files: download your notebook when you stop (File > Download > .ipynb).
 
 ## Solve
+
+{chr(10).join(worth)}
 
 Put your code where a cell says `{STUB}`, then run the check below it. It says "not answered yet", "right",
 or what your answer looks like and what to read again. `from synth_lib import checks; checks.progress()` says how far
@@ -108,7 +136,7 @@ def write(course, out, repository=None, ref="main"):
     for chapter in course.chapters.values():
         write_whole(notebook(chapter, False, repository, ref), out / f"{chapter.path.stem}.ipynb")
     copy_library(course, out)
-    (out / "requirements.txt").write_text(requirements(), encoding="utf8")
+    (out / "requirements.txt").write_text(requirements(course), encoding="utf8")
     (out / "README.md").write_text(readme(course, repository, ref), encoding="utf8")
     with zipfile.ZipFile(out / "library.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted([*(out / "synth_lib").rglob("*"), *(out / "data").rglob("*")]):
@@ -148,6 +176,9 @@ def main():
             write(course, options.out, options.repo, options.ref)
     except courses.CourseError as error:
         return courses.fail(error)
+    if named := named_before(course):
+        told = f"chapter{'s' * (len(named) > 1)} {', '.join(named)}"
+        print(f'Named under "Before you start", but not in the folder: {told}. Give students what they do not know.')
     if options.nbgrader:
         print(f"{options.out}: a course for nbgrader. Keep it to yourself: source/ holds the solutions.")
     else:

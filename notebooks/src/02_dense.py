@@ -176,7 +176,7 @@ def scores_with_loops(x, W1, b1, W2, b2):
     return torch.stack(rows)
 
 # %% [markdown]
-# Predict the shape of the result. (Chapter 00 says how to hide the stored outputs.)
+# Predict the shape of the result, before you look below the cell.
 
 # %%
 scores = scores_with_loops(x, W1, b1, W2, b2)
@@ -281,7 +281,8 @@ for function in (scores_with_loops, scores_with_matmul, scores_with_einsum):
 # ### Exercise 02.1: scores from the parameters of two nn.Linear
 #
 # *10 minutes, easy.* You get `W1` and `W2` as `nn.Linear` stores them: output axis first. Write the scores of
-# one sentence, without a loop and without `nn.Linear`. The check takes another number of places than of tokens.
+# one sentence. Any way that is right counts; try it without a loop and without `nn.Linear`. The check takes
+# another number of places than of tokens.
 
 # %% exercise="02.1" points=1
 def linear_scores(x, W1, b1, W2, b2):
@@ -439,9 +440,9 @@ jacobian = axes(jacobian, "query key length d_model", "jacobian")
 
 
 def print_blocks(jacobian):
-    """A line for each row i: 1 where the block of token n holds a derivative that is not 0."""
+    """A line for each row i: 1 where the block of token n holds a derivative that is more than rounding."""
     for word, row in zip(words, jacobian, strict=True):
-        print(f"{word:>6}", *[int(row[:, n].abs().max() > 0) for n in range(6)])
+        print(f"{word:>6}", *[int(row[:, n].abs().max() > 1e-5) for n in range(6)])
 
 
 print_blocks(jacobian)
@@ -470,7 +471,9 @@ print_blocks(torch.autograd.functional.jacobian(lambda x: dot_product(x[None])[0
 # > parameters. Both hold if one $W_1$, $d \to d$, makes all hidden numbers, the heads split them, and each
 # > head has its own $W_2$, `d_head` → `length`. That is our reading, and what the library does.
 #
-# The same numbers as before, cut into three, and a bias for each head:
+# The same numbers as before, cut into three, and a bias for each head. In a pattern of einops, parentheses stand
+# for one axis that is made of two: on the left of the arrow `(head d_head)` are the 12 rows of `W2`, on the right
+# `head` and `d_head` are axes of their own, the rows 0 to 3 in head 0, 4 to 7 in head 1, 8 to 11 in head 2.
 
 # %%
 axes_heads = Axes(batch=2, head=3, length=6, d_model=12)  # d_head = 4
@@ -534,8 +537,8 @@ for h in range(3):
 #
 # ### Exercise 02.2: all heads at once
 #
-# *15 minutes, medium.* Write the scores of all heads for a batch, without a loop over heads. The loop above
-# is your specification.
+# *15 minutes, medium.* Write the scores of all heads for a batch. The loop above is your specification; can
+# you do it without a loop over heads?
 
 # %% exercise="02.2" points=2
 def head_scores(x, W1, b1, W2, b2):
@@ -849,17 +852,17 @@ for score in (dense, dot_product):
 # %% [markdown]
 # ### Exercise 02.5: who depends on whom
 #
-# *15 minutes, hard.* Write the tool that would have told you all this: for any score function, the table of
+# *15 minutes, medium.* Write the tool that would have told you all this: for any score function, the table of
 # which row depends on which token. You can differentiate, or change one token at a time and compare.
 
 # %% exercise="02.5" points=3
 def depends_on(score, x):
     """Which row of the scores depends on which token?
 
-    score: a function without jumps or corners, length d_model -> query key. x: length d_model.
-    Returns a bool tensor, query length: entry [i, n] is True if some number in row i of score(x) changes
-    when some number of token n changes. A difference of less than 0.00001, or a derivative of less than that,
-    counts as rounding, not as dependence.
+    score: a smooth function, length d_model -> query key; its derivatives miss no dependence.
+    x: length d_model. Returns a bool tensor, query length: entry [i, n] is True if some number in row i of
+    score(x) changes when some number of token n changes. A difference of less than 0.00001, or a derivative
+    of less than that, counts as rounding, not as dependence.
     """
     ### BEGIN SOLUTION
     answer = torch.zeros(len(x), len(x), dtype=torch.bool)
@@ -889,7 +892,7 @@ check("02.5", depends_on)
 # <details><summary>Hint 3: with derivatives</summary>
 #
 # `torch.autograd.functional.jacobian(score, x)` is "query key length d_model". Take absolute values first,
-# then the largest along the two axes that the answer does not have.
+# then the largest along the two axes that the answer does not have. Mind the limit in the docstring.
 #
 # </details>
 

@@ -552,6 +552,54 @@ LAYER_COST = Exercise(
         ),
         Mistake(
             lambda batch, length, max_length, d_model, head: (
+                _cost_parameters(max_length, d_model, head) - d_model,
+                _cost_multiply_adds(batch, length, d_model),
+            ),
+            "in the parameters, one bias of size d_model is missing; hidden layer, values and output have one each.",
+            LIBRARY,
+        ),
+        Mistake(
+            lambda batch, length, max_length, d_model, head: (
+                _cost_parameters(max_length, d_model, head) + d_model**2 + d_model,
+                _cost_multiply_adds(batch, length, d_model),
+            ),
+            "in the parameters, there is one projection too many; Dense makes no queries and no keys.",
+            MULTIPLY_ADDS,
+        ),
+        Mistake(
+            lambda batch, length, max_length, d_model, head: (
+                _cost_parameters(max_length, d_model, head),
+                _cost_multiply_adds(batch, length, d_model) + batch * length * d_model**2,
+            ),
+            "in the multiply-adds, there is one projection too many; Dense makes no queries and no keys.",
+            MULTIPLY_ADDS,
+        ),
+        Mistake(
+            lambda batch, length, max_length, d_model, head: (
+                _cost_parameters(max_length, d_model, head) + d_model**2 + d_model,
+                _cost_multiply_adds(batch, length, d_model) + batch * length * d_model**2,
+            ),
+            "in both numbers, there is one projection too many; Dense makes no queries and no keys.",
+            MULTIPLY_ADDS,
+        ),
+        Mistake(
+            lambda batch, length, max_length, d_model, head: (
+                _cost_parameters(max_length, d_model, head),
+                batch * (3 * length * d_model**2 + 2 * length * max_length * d_model),
+            ),
+            "in the multiply-adds, the maps are as wide as max_length; this sentence uses length columns.",
+            MULTIPLY_ADDS,
+        ),
+        Mistake(
+            lambda batch, length, max_length, d_model, head: (
+                _cost_parameters(max_length, d_model, head),
+                batch * (3 * length * d_model**2 + (1 + head) * length**2 * d_model),
+            ),
+            "in the multiply-adds, the average counts all d_model columns of the values once for each head.",
+            VALUES,
+        ),
+        Mistake(
+            lambda batch, length, max_length, d_model, head: (
                 _cost_parameters(max_length, d_model, head) - (d_model**2 + d_model),
                 _cost_multiply_adds(batch, length, d_model),
             ),
@@ -694,8 +742,9 @@ LAYER_COST = Exercise(
 # - Row i reads token n strongly, weakly or not at all: a coarse limit or a small change misses what is weak.
 # - No row reads one of the tokens.
 # - Rows with an odd i skip the first number of a token.
-# - Token n moves two keys by opposite amounts, one key down or one key up, by n % 3: sums cancel, or signs mislead.
-# - Below the limit, all depends on all: as by rounding, but the same on every machine.
+# - Token n moves two keys by opposite amounts, one key down or one up, by its place: sums cancel, or signs mislead.
+# - One row shifts as a whole, all keys by the same amount: a softmax would hide it. In the others no token moves all.
+# - Below the limit, all other rows depend on all tokens: as by rounding, but the same on every machine.
 
 
 def _depends_inputs(draw):
@@ -703,19 +752,24 @@ def _depends_inputs(draw):
     length, d_model = sizes["length"], sizes["d_model"]
     kind = draw.normal(length, length)
     reads = 2.0 * (kind > 0.3) + 0.02 * (kind < -0.6)
-    reads[:, draw.integer(0, length - 1)] = 0
+    unread, shifted = draw.integer(0, length - 1), draw.integer(0, length - 1)
+    reads[shifted, (unread + 1) % length], reads[shifted, (unread + 2) % length] = 2, 0
+    reads[:, unread] = 0
+    is_shifted = (torch.arange(length) == shifted)[:, None]
+    reads, shifts = reads * ~is_shifted, reads * is_shifted
     directions = draw.normal(length, d_model).abs()
     directions[1::2, 0] = 0
     directions = directions / directions.sum(dim=1, keepdim=True)
-    kind_of_token = torch.arange(length) % 3
+    kind_of_token = (torch.arange(length) - length + 1) % 3  # the last token moves key 0
     both, down, up = (kind_of_token == number for number in range(3))
 
     def score(x):
         read = einsum(directions, x, "query d_model, length d_model -> query length")
-        moved = reads * (read + 0.3 * read.tanh())  # strictly increasing in `read`: no dependence is lost
+        read = read + 0.3 * read.tanh()  # strictly increasing: no dependence is lost
+        moved, shift = reads * read, (shifts * read).sum(dim=1, keepdim=True)
         next_key = (moved * both - moved * down).roll(1, dims=1)
-        rounding = 3e-7 * x.detach().sum().sin()  # in differences, not in derivatives
-        return next_key - (moved * both).roll(2, dims=1) + moved * up + rounding
+        rounding = 6e-7 * x.sum().sin() * torch.linspace(0.5, 1, length) * ~is_shifted
+        return next_key - (moved * both).roll(2, dims=1) + moved * up + shift + rounding
 
     return {"score": score, "x": draw.normal(length, d_model)}
 
@@ -776,7 +830,7 @@ DEPENDS_ON = Exercise(
     title="who depends on whom",
     name="depends_on",
     minutes=15,
-    level="hard",
+    level="medium",
     inputs=_depends_inputs,
     returns="query length",
     right=(_depends_by_change, _depends_by_jacobian, _depends_in_loops),
@@ -805,8 +859,31 @@ DEPENDS_ON = Exercise(
         ),
         Mistake(
             lambda score, x: _changes(score, x, lambda x, n: _one_token(x, n, size=1e-7)).amax(dim=1) > 1e-5,
-            "nothing is found: the change of the token is so small that the difference drowns in rounding.",
+            "nothing is found: every entry is False. Either the table is never filled, or the change of the token "
+            "is so small that the difference drowns in rounding.",
             JACOBIAN,
+        ),
+        Mistake(
+            lambda score, x: (_changes(score, x, _one_token) > 1e-5).all(dim=1),
+            "a row counts only if all of its numbers change; one that changes is enough.",
+            MOVES,
+        ),
+        Mistake(
+            lambda score, x: torch.ones(len(x), len(x), dtype=torch.bool),
+            "every entry is True, also for a token that no row reads.",
+            JACOBIAN,
+        ),
+        Mistake(
+            lambda score, x: torch.eye(len(x), dtype=torch.bool),
+            "this is the diagonal, the table of Dense; another score function has another table.",
+            JACOBIAN,
+        ),
+        Mistake(
+            lambda score, x: (
+                torch.autograd.functional.jacobian(lambda z: score(z).softmax(dim=-1), x).abs().amax(dim=(1, 3)) > 1e-5
+            ),
+            "the weights are measured, not the scores: where a whole row of scores shifts, the softmax hides it.",
+            SOFTMAX,
         ),
         Mistake(
             lambda score, x: _changes(score, x, _one_token).amax(dim=1) > 0.1,
@@ -815,7 +892,7 @@ DEPENDS_ON = Exercise(
         ),
         Mistake(
             lambda score, x: _changes(score, x, _one_token).amax(dim=1) > 0,
-            "differences as small as rounding are counted as dependence.",
+            "differences or derivatives as small as rounding are counted as dependence.",
             JACOBIAN,
         ),
         Mistake(

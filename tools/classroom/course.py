@@ -116,8 +116,9 @@ def _chapter(number, path, told, file):
         missing, extra = sorted(in_source.keys() - points.keys()), sorted(points.keys() - in_source.keys())
         wrong = f'add "{missing[0]}" = {in_source[missing[0]]}' if missing else f'there is no exercise "{extra[0]}"'
         raise CourseError(f"{file}, [{number}]: {wrong}. To leave an exercise out, give it 0 points.")
-    if not all(type(value) is int and value >= 0 for value in points.values()):
-        raise CourseError(f"{file}, [{number}]: points are whole numbers from 0 on.")
+    odd = next((key for key, value in points.items() if type(value) is not int or value < 0), None)
+    if odd:
+        raise CourseError(f'{file}, [{number}]: "{odd}" = {points[odd]!r}, but points are whole numbers from 0 on.')
     not_run = []
     for words in told.get("not_run", []):
         begun = [text for text in lesson if text.startswith(words)]

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from synth_lib import checks
 from synth_lib.checks import Draw
 from tools.classroom import submissions
-from tools.classroom.student import ProcessEnded, Student
-from tools.classroom.wire import Garbled
+from tools.classroom.fragments import torn
+from tools.classroom.student import NONSENSE, ProcessEnded, Student
 
 
 @dataclass
@@ -19,7 +19,7 @@ class Result:
     Attributes:
         file: its name. chapter: "02", or "" if it is not graded. refused: why it is not, or "".
         verdicts: exercise -> [status, message, small example]; a status is "right", "wrong", "not answered" or
-            "not graded", which asks for a person.
+            "not graded", which asks for a person: it could not be run.
         troubles: the cells that did not run, as sentences. A cell is named by its number and its first line.
         notes: what was mended, as sentences.
     """
@@ -74,8 +74,8 @@ def grade(nursery, path, course):
             result.refused = f"{result.file}: {error}"
         for key, name in chapter.names.items():
             if result.refused:
-                result.verdicts[key] = ["not graded", f"The notebook was not graded: {result.refused}.", ""]
-            elif not student.ready:
+                result.verdicts[key] = ["not graded", f"The notebook could not be run: {result.refused}.", ""]
+            elif not student.ready or student.late:
                 says = "The time for this notebook was used up before this exercise was asked for."
                 result.verdicts[key] = ["not graded", says, ""]
             else:
@@ -103,13 +103,14 @@ def judge(student, key, name, course):
             with grading_checks(course), contextlib.redirect_stdout(io.StringIO()):
                 verdict = checks.check(key, answer)
             ended = ENDED in verdict.message
-            message = f"Calling your {name} ends the process: {_why(verdict.message)}." if ended else verdict.message
-            verdicts.append([verdict.status if student.ready else "wrong", message, verdict.shown])
-            if verdict.status == "right" or not student.ready:
+            message = _ending(name, _why(verdict.message)) if ended else verdict.message
+            status = verdict.status if student.ready else _lost(student)
+            verdicts.append([status, message[:LONGEST], verdict.shown[:LONGEST]])
+            if verdict.status == "right" or not student.ready or student.late:
                 break
     except ProcessEnded as error:
-        verdicts.append(["wrong", f"Calling your {name} ends the process: {error}.", ""])
-    except (Garbled, RuntimeError, TypeError, KeyError, ValueError, AttributeError) as error:
+        verdicts.append([_lost(student), _ending(name, str(error)), ""])
+    except (*NONSENSE, RuntimeError) as error:
         verdicts.append(
             ["not graded", f"Your {name} could not be called: {type(error).__name__}: {str(error)[:200]}", ""]
         )
@@ -120,10 +121,27 @@ def judge(student, key, name, course):
 
 
 ENDED = "with ProcessEnded: "
+LONGEST = 2000  # characters of what a check says of an answer
+
+
+def _lost(student):
+    """The status of an answer whose process is gone."""
+    return "not graded" if student.late else "wrong"
 
 
 def _why(message):
     return message.split(ENDED)[1].split(" (Inputs")[0].rstrip(".")
+
+
+def _ending(name, why):
+    """What to say of an answer whose call was the end of its process."""
+    if why == "it ended itself":
+        return f"Your {name} ends Python (os._exit or quit). Return a value instead."
+    if why == "it was stopped":
+        return f"Your {name} was stopped by the system. Does it take much memory, or end Python?"
+    if why.startswith("signal"):
+        return f"Your {name} makes Python crash ({why})."
+    return f"Calling your {name} ends the process: {why}."
 
 
 def explain(result, student, cells, chapter):
@@ -145,14 +163,14 @@ def explain(result, student, cells, chapter):
         lost = [cell for cell in own if cell.number in troubled]
         if not student.found.get(name) and not result.refused:
             if lost:
-                message = (
-                    f"C{str(lost[-1])[1:]} should define {name}, but it does not run: {troubled[lost[-1].number]}."
-                )
+                message = f"{named(lost[-1].number)} should define {name}, but it "
+                read = lost[-1].number not in student.unreadable  # why it cannot be read stands in the troubles
+                message += f"does not run: {troubled[lost[-1].number]}." if read else "cannot be read."
             elif not own:
                 message = f"The cell that defines {name} is missing."
             result.verdicts[key] = ["not graded", message, ""]
         elif own and status == "wrong":
-            if student.unreadable:  # it may hold a part of the answer
-                number = min(student.unreadable, key=lambda number: abs(number - own[-1].number))
-                message += f" But: {named(number)} cannot be read: {student.unreadable[number]}."
+            number = torn(name, cells, student.unreadable, chapter)
+            if number is not None:
+                message += f" But: {named(number)} cannot be read, and may hold a part of it."
                 result.verdicts[key] = ["not graded", message, ""]

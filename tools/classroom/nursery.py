@@ -3,9 +3,9 @@
     python -I nursery.py LIBRARY CONTROL     # started by tools/classroom/student.py
 
 LIBRARY holds a copy of synth_lib without exercises, whose checks check nothing. CONTROL is the number of a socket. For
-each message on it, with a socket of its own attached, the nursery forks; the child shuts itself in, runs the cells of a
-notebook, and then serves calls of the functions that these define. It holds no exercise, no solution and no other
-submission.
+each "fork" on it, with a socket of its own attached, the nursery forks; the child shuts itself in, runs the cells of a
+notebook, and then serves calls of the functions that these define, until the nursery is told to stop it. It holds no
+exercise, no solution and no other submission.
 """
 
 import ast
@@ -52,6 +52,7 @@ if __name__ == "__main__":
 
 TABLE = vars(builtins)
 BUILTINS = dict(TABLE)
+ORDER = 64  # bytes of an order to the nursery, and of its answer
 SAFE_MAGICS = {"time", "timeit", "capture", "prun"}
 
 
@@ -251,9 +252,16 @@ class Service:
             except BaseException as error:  # the student's code may raise anything
                 plain.payload.clear()
                 told = ["error", self.error(error)]
-            if kind == "call":
-                told[1]["after"] = self.torch_after(plain)
-            wire.send(self.channel, told[0], told[1], bytes(plain.payload))
+            try:
+                self.reply(kind, plain, told)
+            except wire.Garbled as error:  # too long: nothing has been sent yet
+                plain.payload.clear()
+                self.reply(kind, plain, ["error", self.error(ValueError(f"the result is too large: {error}"))])
+
+    def reply(self, kind, plain, told):
+        if kind == "call":
+            told[1]["after"] = self.torch_after(plain)
+        wire.send(self.channel, told[0], told[1], bytes(plain.payload), wire.LONGEST)
 
     def torch_after(self, plain):
         """What the call has left torch with; it is put back here, and judged at the grader."""
@@ -397,6 +405,12 @@ class Service:
         return {"type": type(error).__name__[:100], "base": base, "bare": not error.args, "text": text, "line": line}
 
 
+def brief(error):
+    """An error of a cell in a few words."""
+    text = str(error)[:300]
+    return type(error).__name__ + (f": {text}" if text else "")
+
+
 def named_tensors(module):
     """Every tensor that a module or a part of it holds, registered or not, with its path, in a fixed order."""
     for path, part in module.named_modules():
@@ -406,7 +420,7 @@ def named_tensors(module):
                 yield f"{path}.{name}" if path else name, held[name]
 
 
-def grow(job, channel):
+def grow(job, channel, parent):
     """The life of a child: shut in, run the notebook, serve. It does not come back."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1, 2):
@@ -416,6 +430,10 @@ def grow(job, channel):
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # it ends with the nursery
+        if os.getppid() != parent:
+            return
+        if job["core"] is not None:
+            os.sched_setaffinity(0, [job["core"]])
     if job["shut_in"]:
         sandbox.limit(job["memory"], job["seconds"])
         sandbox.shut_in(job["folder"], job["readable"])
@@ -423,7 +441,7 @@ def grow(job, channel):
     notebook = Notebook(job, lambda kind, header: wire.send(channel, kind, header))
     notebook.run(job["cells"], job["skipped"])
     service = Service(notebook, channel)
-    failed = {number: f"{type(error).__name__}: {str(error)[:300]}" for number, error in notebook.failed.items()}
+    failed = {number: brief(error) for number, error in notebook.failed.items()}
     wire.send(channel, "ready", {"failed": failed, "found": service.candidates()})
     service.serve()
 
@@ -433,31 +451,43 @@ def main():
     gc.collect()
     gc.freeze()  # a child shares this memory as long as nobody touches it
     control.sendall(b"+")
+    nursery, children = os.getpid(), set()
     while True:
-        order, numbers, _, _ = socket.recv_fds(control, 64, 1)
+        order, numbers, _, _ = socket.recv_fds(control, ORDER, 1, socket.MSG_WAITALL)
         if not order:
             return
-        if order.startswith(b"stop"):
-            child = int(order[4:])
-            os.kill(child, signal.SIGKILL)
-            _, status = os.waitpid(child, 0)
-            control.sendall(str(status).encode().ljust(16))
-            continue
-        (number,) = numbers
-        child = os.fork()
-        if child == 0:
-            control.close()
-            channel = socket.socket(fileno=number)
-            try:
-                _, job, _ = wire.receive(channel)
-                grow(job, channel)
-            except BaseException as error:  # this process has nobody to raise to
-                try:
-                    wire.send(channel, "broken", f"{type(error).__name__}: {error}"[:300])
-                finally:
-                    os._exit(1)
-        os.close(number)
-        control.sendall(str(child).encode().ljust(16))
+        place, what, child = order.split()  # the answer has the order's number, so that it answers no other
+        if what == b"stop":
+            answer = stop(int(child), children)
+        else:
+            (number,) = numbers
+            answer = os.fork()
+            if answer == 0:
+                control.close()
+                live(socket.socket(fileno=number), nursery)
+            os.close(number)
+            children.add(answer)
+        control.sendall(f"{int(place)} {answer}".encode().ljust(ORDER))
+
+
+def stop(child, children):
+    """Stop a child, and nobody else. -> its wait status"""
+    if child not in children:
+        return signal.SIGKILL
+    children.remove(child)
+    os.kill(child, signal.SIGKILL)
+    return os.waitpid(child, 0)[1]
+
+
+def live(channel, nursery):
+    """All that a child does. It does not return."""
+    try:
+        _, job, _ = wire.receive(channel)
+        grow(job, channel, nursery)
+    except BaseException as error:  # this process has nobody to raise to
+        wire.send(channel, "broken", brief(error))
+    finally:
+        os._exit(1)
 
 
 if __name__ == "__main__":

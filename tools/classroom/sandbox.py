@@ -27,7 +27,8 @@ ARCHITECTURES = {  # audit number, the number of each call that is refused, the 
         "sched_setaffinity 203, init_module 175, finit_module 313, kexec_load 246, reboot 169, clone3 435, clone 56, "
         "chmod 90, fchmod 91, fchmodat 268, fchmodat2 452, chown 92, fchown 93, lchown 94, fchownat 260, utime 132, "
         "utimes 235, futimesat 261, utimensat 280, setxattr 188, lsetxattr 189, fsetxattr 190, removexattr 197, "
-        "lremovexattr 198, fremovexattr 199, truncate 76, fcntl 72, ioctl 16",
+        "lremovexattr 198, fremovexattr 199, truncate 76, memfd_create 319, memfd_secret 447, sched_setparam 142, "
+        "sched_setscheduler 144, sched_setattr 314, ioprio_set 251, fcntl 72, ioctl 16, prctl 157",
         126,
     ),
     "aarch64": (
@@ -39,13 +40,17 @@ ARCHITECTURES = {  # audit number, the number of each call that is refused, the 
         "rt_tgsigqueueinfo 240, shmget 194, msgget 186, semget 190, setpriority 140, sched_setaffinity 122, "
         "init_module 105, finit_module 273, kexec_load 104, reboot 142, clone3 435, clone 220, "
         "fchmod 52, fchmodat 53, fchmodat2 452, fchown 55, fchownat 54, utimensat 88, setxattr 5, lsetxattr 6, "
-        "fsetxattr 7, removexattr 14, lremovexattr 15, fremovexattr 16, truncate 45, fcntl 25, ioctl 29",
+        "fsetxattr 7, removexattr 14, lremovexattr 15, fremovexattr 16, truncate 45, memfd_create 279, "
+        "memfd_secret 447, sched_setparam 118, sched_setscheduler 119, sched_setattr 274, ioprio_set 30, fcntl 25, "
+        "ioctl 29, prctl 167",
         91,
     ),
 }
 CLONE_THREAD = 0x10000
-# What names somebody who gets a signal when a file is ready: F_SETOWN, F_SETSIG, F_SETOWN_EX; FIOSETOWN, SIOCSPGRP.
-SIGNALS = {"fcntl": (8, 10, 15), "ioctl": (0x8901, 0x8902)}
+# Calls that do much that is needed, and some that is refused: which argument says what, and its values.
+# To name who gets a signal when a file is ready: F_SETOWN, F_SETSIG, F_SETOWN_EX; FIOSETOWN, SIOCSPGRP. To take memory
+# outside of the limit: F_SETPIPE_SZ. To outlive the grader, or hide from it: PR_SET_PDEATHSIG, PR_SET_DUMPABLE.
+COMMANDS = {"fcntl": (1, (8, 10, 15, 1031)), "ioctl": (1, (0x8901, 0x8902)), "prctl": (0, (1, 4))}
 READ = 0b1100  # of Landlock's rights: read a file, read a folder
 EXECUTE = 0b1  # nothing may be started anyway, but libraries are mapped
 FILE_RIGHTS = 0b0100_0000_0000_0111  # the rights that make sense for a file: execute, write, read, truncate
@@ -64,14 +69,14 @@ def missing():
 
 
 def limit(memory, seconds):
-    """Hard limits: `memory` more bytes than now, `seconds` of CPU time, files of 64 MiB, no core file."""
+    """Hard limits: `memory` more bytes than now, `seconds` of CPU time, 64 files of 64 MiB, no core file."""
     with open("/proc/self/statm") as file:
         now = int(file.read().split()[0]) * resource.getpagesize()
     limits = {
         resource.RLIMIT_AS: now + memory,
         resource.RLIMIT_CPU: seconds,
         resource.RLIMIT_FSIZE: 64 * 2**20,
-        resource.RLIMIT_NOFILE: 256,
+        resource.RLIMIT_NOFILE: 64,
         resource.RLIMIT_CORE: 0,
     }
     for name, value in limits.items():
@@ -117,7 +122,7 @@ def _restrict_calls(libc):
     audit, names, _ = ARCHITECTURES[platform.machine()]
     numbers = {name: int(number) for name, number in (entry.split() for entry in names.split(", "))}
     clone, clone3 = numbers.pop("clone"), numbers.pop("clone3")
-    signalling = {numbers.pop(name): commands for name, commands in SIGNALS.items()}
+    partly = [(numbers.pop(name), *refused) for name, refused in COMMANDS.items()]
     load, equal, at_least, any_bit, answer = 0x20, 0x15, 0x35, 0x45, 0x06
     refuse, absent, allow, kill = 0x50000 | 1, 0x50000 | 38, 0x7FFF0000, 0x80000000  # EPERM; ENOSYS
     program = [(load, 0, 0, 4), (equal, 1, 0, audit), (answer, 0, 0, kill), (load, 0, 0, 0)]
@@ -125,10 +130,9 @@ def _restrict_calls(libc):
     program += [(equal, 0, 1, clone3), (answer, 0, 0, absent)]  # the C library then uses clone
     for number in numbers.values():
         program += [(equal, 0, 1, number), (answer, 0, 0, refuse)]
-    # These calls do much that is needed: look at the command, the second argument.
-    for number, commands in signalling.items():
+    for number, argument, commands in partly:
         count = len(commands)
-        program += [(equal, 0, count + 3, number), (load, 0, 0, 24)]
+        program += [(equal, 0, count + 3, number), (load, 0, 0, 16 + 8 * argument)]
         program += [(equal, count - place, 0, command) for place, command in enumerate(commands)]
         program += [(answer, 0, 0, allow), (answer, 0, 0, refuse)]
     # A thread may be started, a process may not: look at the flags, the first argument.

@@ -8,6 +8,7 @@ does to its arguments is repeated here, and its errors are raised here, under th
 """
 
 import builtins
+import contextlib
 import functools
 import inspect
 import linecache
@@ -15,6 +16,7 @@ import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import sysconfig
@@ -48,8 +50,39 @@ def __getattr__(name):
 '''
 
 
+ORDER = 64  # bytes of an order to the nursery, and of its answer
+MOST_FILES = 2000  # in a student's folder
+MOST_MB = 512  # in its folder, and in files that it has deleted and keeps open
+MOST_THREADS = 200
+MOST_NOTES = 100  # of each kind
+LONGEST_NOTE = 300
+
+
+# What goes wrong where a message is read that no notebook of good will leads to.
+NONSENSE = (wire.Garbled, TypeError, LookupError, AttributeError, ValueError, OverflowError)
+
+
 class ProcessEnded(Exception):
     """The student's process is gone: killed by the system or by itself, or stopped because it was too slow."""
+
+
+class OutOfOrder(Exception):
+    """This machine or the grader itself lacks something; no notebook is at fault."""
+
+
+class Excess(Exception):
+    """The student's process takes more of the machine than it may; the message completes "it ..."."""
+
+
+@contextlib.contextmanager
+def undisturbed():
+    """Inside, the alarm of a check waits: what is half done here would be taken for something else later."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def library(folder):
@@ -85,13 +118,70 @@ def remove(folder):
         subprocess.run(delete, stderr=subprocess.DEVNULL)
 
 
-class Nursery:
-    """The process that forks students' processes. One for each worker of the grader."""
+def contents(folder):
+    """What lies in a folder and below. -> the number of files and folders, their bytes on the disk
 
-    def __init__(self, protected=True):
-        self.protected = protected
+    Raises:
+        Excess: it cannot be looked through.
+    """
+    count, size, waiting = 0, 0, [folder]
+    while waiting and count <= MOST_FILES:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    count += 1
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    size += entry.stat(follow_symlinks=False).st_blocks * 512
+                    if count > MOST_FILES:
+                        break
+        except (FileNotFoundError, NotADirectoryError):  # the process is at work there
+            continue
+        except OSError as error:
+            raise Excess(f"makes folders that nobody can look into ({error.strerror})") from None
+    return count, size
+
+
+def deleted(child):
+    """The bytes on the disk of files that a process has deleted and keeps open."""
+    size = 0
+    with contextlib.suppress(OSError):  # it has ended, or this is no Linux
+        for entry in os.scandir(f"/proc/{child}/fd"):
+            with contextlib.suppress(OSError):
+                told = entry.stat()
+                size += told.st_blocks * 512 * (stat.S_ISREG(told.st_mode) and not told.st_nlink)
+    return size
+
+
+def threads(child):
+    with contextlib.suppress(OSError):
+        return len(os.listdir(f"/proc/{child}/task"))
+    return 0
+
+
+def core_of(number):
+    """The core on which a worker's students run, its number; None: any."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    return None if number is None or len(cores) < 2 else cores[number % len(cores)]
+
+
+class Nursery:
+    """The process that forks students' processes. One for each worker of the grader.
+
+    Args:
+        protected: whether students' processes are shut in.
+        number: that of the worker, by which its students' processes get their core; None: they use any.
+    """
+
+    def __init__(self, protected=True, number=None):
+        self.protected, self.orders = protected, 0
+        self.core = core_of(number)
         self.folder = Path(tempfile.mkdtemp(prefix="grading-"))
-        library(self.folder)
+        try:
+            library(self.folder)
+        except OSError:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
         self.readable = readable(self.folder) if protected else []
         own, theirs = socket.socketpair()
         self.control = own
@@ -115,14 +205,26 @@ class Nursery:
     def fork(self):
         """A new child. -> its number, the socket to it"""
         own, theirs = socket.socketpair()
-        socket.send_fds(self.control, [b"fork"], [theirs.fileno()])
+        child = self.order("fork 0", [theirs.fileno()])
         theirs.close()
-        return int(self.control.recv(16)), own
+        return child, own
 
     def stop(self, child):
         """Stop a child if it still runs. -> its wait status"""
-        self.control.sendall(f"stop{child}".encode())
-        return int(self.control.recv(16))
+        return self.order(f"stop {child}")
+
+    def order(self, order, descriptors=()):
+        """-> the answer, a number"""
+        with undisturbed():
+            self.orders += 1
+            socket.send_fds(self.control, [f"{self.orders} {order}".encode().ljust(ORDER)], descriptors)
+            while True:
+                told = self.control.recv(ORDER, socket.MSG_WAITALL)
+                if not told:
+                    raise EOFError("the process that runs notebooks has ended")
+                place, answer = map(int, told.split())
+                if place == self.orders:  # any other answers an order that nobody waits for
+                    return answer
 
     def close(self):
         self.control.close()
@@ -146,6 +248,8 @@ class Student:
         lesson: the chapter's own code cells, for what the notebook lacks. not_run: those of them that are left out.
         limits: a dict with seconds_per_cell, seconds_per_notebook, seconds_per_exercise, memory_gib.
 
+    What a student's process says is bounded where it arrives, in number and in length.
+
     Attributes:
         failed: the cell's number -> its error, as text.
         ended: the number of each cell that never ended or took the process with it -> what happened.
@@ -161,6 +265,7 @@ class Student:
         self.failed, self.ended, self.unreadable, self.notes, self.found = {}, {}, {}, [], {}
         self.child, self.channel, self.folder, self.busy = None, None, None, False
         self.last = time.monotonic() + limits["seconds_per_notebook"]
+        self.next_look = 0.0
 
     def __enter__(self):
         return self
@@ -173,16 +278,22 @@ class Student:
         """Whether the process can be asked."""
         return self.child is not None and not self.busy
 
+    @property
+    def late(self):
+        """Whether the time for the notebook is used up."""
+        return time.monotonic() > self.last
+
     def stop(self):
         """-> what happened to the process, in words"""
-        if self.child is None:
-            return "it had ended"
-        child, self.child = self.child, None
-        self.channel.close()
-        try:
-            status = self.nursery.stop(child)
-        finally:
-            remove(self.folder)
+        with undisturbed():
+            if self.child is None:
+                return "it had ended"
+            child, self.child = self.child, None
+            self.channel.close()
+            try:
+                status = self.nursery.stop(child)
+            finally:
+                remove(self.folder)
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) != signal.SIGKILL:
             return f"signal {signal.Signals(os.WTERMSIG(status)).name}"
         return "it ended itself" if os.WIFEXITED(status) else "it was stopped"
@@ -194,7 +305,9 @@ class Student:
 
         Raises:
             ProcessEnded: too many do, or there is no time left.
+            OutOfOrder: no process can be started.
         """
+        numbers = {cell[0] for cell in self.cells}
         while True:
             cell = None
             try:
@@ -204,43 +317,73 @@ class Student:
                     if kind == "cell":
                         cell = int(header)
                     elif kind == "note":
-                        self.notes.append(str(header)[:500])
+                        if len(self.notes) < MOST_NOTES:
+                            self.notes.append(str(header)[:LONGEST_NOTE])
                     elif kind == "unreadable":
-                        self.unreadable[int(header[0])] = str(header[1])[:500]
+                        if int(header[0]) in numbers and len(self.unreadable) < MOST_NOTES:
+                            self.unreadable[int(header[0])] = str(header[1])[:LONGEST_NOTE]
                     elif kind == "ready":
-                        self.failed = {int(number): str(says) for number, says in header["failed"].items()}
-                        self.found = header["found"]
+                        failed = {int(number): str(says)[:LONGEST_NOTE] for number, says in header["failed"].items()}
+                        self.failed = {number: failed[number] for number in numbers & failed.keys()}
+                        self.found = {name: list(header["found"].get(name, []))[:4] for name in self.wanted}
                         return
                     else:
-                        raise wire.Garbled("an unexpected message came")
-            except TimeoutError:
-                reason = f"does not end within {self.limits['seconds_per_cell']} seconds"
+                        raise wire.Garbled(str(header)[:LONGEST_NOTE] if kind == "broken" else "an unexpected message")
+            except Excess as error:
                 self.stop()
-            except (EOFError, OSError, wire.Garbled, TypeError, KeyError, AttributeError, ValueError) as error:
+                reason = str(error)
+            except TimeoutError:
+                self.stop()
+                reason = f"does not end within {self.limits['seconds_per_cell']} seconds"
+            except (EOFError, OSError) as error:
                 how = self.stop()
-                reason = f"ends the process ({how})" if isinstance(error, (EOFError, OSError)) else "sends nonsense"
-            if cell is None or cell in self.ended:
-                raise ProcessEnded("the process ends before or after the cells run")
+                reason = f"ends the process ({how})"
+                if not self.nursery.alive:
+                    raise OutOfOrder(str(error)) from None
+            except NONSENSE as error:
+                self.stop()
+                reason = f"sends nonsense ({error})" if isinstance(error, wire.Garbled) else "sends nonsense"
+            if self.late:
+                raise ProcessEnded(f"its cells take more than {self.limits['seconds_per_notebook']} seconds together")
+            if cell is None:
+                raise OutOfOrder(f"before the first cell its process {reason}")
+            if cell in self.ended or cell not in numbers:
+                raise ProcessEnded("it sends nonsense")
             self.ended[cell] = reason
-            if len(self.ended) > self.RESTARTS or time.monotonic() > self.last:
+            if len(self.ended) > self.RESTARTS:
                 raise ProcessEnded("too many cells never end, or end the process")
 
     def start(self):
         self.unreadable, self.notes, self.busy = {}, [], False
-        self.folder = tempfile.mkdtemp(prefix="student-")
+        try:
+            self.folder = tempfile.mkdtemp(prefix="student-")
+        except OSError as error:
+            raise OutOfOrder(f"there is no room for its folder ({error.strerror})") from None
         self.child, self.channel = self.nursery.fork()
         job = {
             "cells": self.cells, "wanted": self.wanted, "lesson": self.lesson, "not_run": self.not_run,
-            "skipped": sorted(self.ended),
+            "skipped": sorted(self.ended), "core": self.nursery.core,
             "folder": self.folder, "shut_in": self.nursery.protected, "readable": self.nursery.readable,
             "memory": int(self.limits["memory_gib"] * 2**30), "seconds": 2 * self.limits["seconds_per_notebook"],
         }  # fmt: skip
         wire.send(self.channel, "job", job)
 
     def receive(self, seconds):
-        left = min(seconds, max(self.last - time.monotonic(), 0.1))
-        self.channel.settimeout(left)
-        return wire.receive(self.channel)
+        """The next message, if it comes in time, and if meanwhile the process takes no more than it may."""
+        deadline = min(time.monotonic() + seconds, self.last)
+        return wire.receive(self.channel, wire.LONGEST, deadline, self.look)
+
+    def look(self):
+        if time.monotonic() < self.next_look:
+            return
+        self.next_look = time.monotonic() + wire.STEP
+        count, size = contents(self.folder)
+        if count > MOST_FILES:
+            raise Excess(f"makes more than {MOST_FILES} files")
+        if size + deleted(self.child) > MOST_MB * 2**20:
+            raise Excess(f"writes more than {MOST_MB} MB")
+        if threads(self.child) > MOST_THREADS:
+            raise Excess(f"starts more than {MOST_THREADS} threads")
 
     # --- call what they define ---
 
@@ -259,7 +402,7 @@ class Student:
         self.busy = True  # a time limit of the check may end this at any place: what comes then answers this request
         try:
             payload = b"" if arguments is None else wire.dumps(arguments, lambda value: getattr(value, "_handle", None))
-            self.channel.settimeout(self.limits["seconds_per_exercise"])
+            self.channel.settimeout(max(min(self.limits["seconds_per_exercise"], self.last - time.monotonic()), 0.1))
             wire.send(self.channel, kind, header, payload)
             answer, header, payload = self.receive(self.limits["seconds_per_exercise"])
             self.busy = False
@@ -270,8 +413,13 @@ class Student:
             error = _error(header)
         except TimeoutError:
             self.stop()
-            raise ProcessEnded(f"it does not end within {self.limits['seconds_per_exercise']} seconds") from None
-        except (EOFError, OSError, wire.Garbled, TypeError, KeyError, AttributeError, ValueError) as problem:
+            seconds = self.limits["seconds_per_exercise"]
+            why = "the time for this notebook is used up" if self.late else f"it does not end within {seconds} seconds"
+            raise ProcessEnded(why) from None
+        except Excess as excess:
+            self.stop()
+            raise ProcessEnded(f"it {excess}") from None
+        except (EOFError, OSError, *NONSENSE) as problem:
             how = self.stop()
             raise ProcessEnded("it sends nonsense" if isinstance(problem, wire.Garbled) else how) from None
         raise error
@@ -290,11 +438,14 @@ class Student:
             return student.call(handle, arguments, options)
 
         if "parameters" not in told:
-            answer = _Callable(answer)
+            named = type(str(told["type"])[:100], (_Callable,), {"__module__": "__main__"})  # a message names its type
+            call = _in_file("<cell>", answer)
+            answer = named(call)
+            answer.__code__ = call.__code__  # where a check looks for the student's line
         else:
             kinds = list(inspect._ParameterKind)
             parameters = [
-                inspect.Parameter(str(name), kinds[kind], default=None if optional else inspect.Parameter.empty)
+                inspect.Parameter(str(name)[:200], kinds[kind], default=None if optional else inspect.Parameter.empty)
                 for name, kind, optional in told["parameters"]
             ]
             answer = _in_file(str(told["file"]), answer)
@@ -310,7 +461,7 @@ class Student:
         try:
             value = wire.decode(told["value"], payload, lambda one: self.revive(one, payload))
             positional, named = wire.decode(told["given"], payload, lambda one: None)
-        except (wire.Garbled, TypeError, KeyError, ValueError):
+        except NONSENSE:
             self.stop()
             raise ProcessEnded("it sends nonsense") from None
         for number in told.get("called", []):
@@ -378,7 +529,7 @@ class _Thing:
         return wire.decode(header["value"], payload, lambda one: self._student.revive(one, payload))
 
     def __repr__(self):
-        return str(self._student.ask("text", {"handle": self._handle})[0]["value"])
+        return str(self._student.ask("text", {"handle": self._handle})[0]["value"])[:2000]
 
     def __eq__(self, other):
         return type(self) is type(other)
@@ -394,12 +545,12 @@ def _error(told):
     base = getattr(builtins, str(told["base"]), Exception)
     if not (isinstance(base, type) and issubclass(base, Exception)):
         base = Exception
-    kind = type(str(told["type"]), (base,), {"__str__": lambda self: str(self.args[0]) if self.args else ""})
+    kind = type(str(told["type"])[:100], (base,), {"__str__": lambda self: str(self.args[0]) if self.args else ""})
     try:
-        error = kind() if told["bare"] else kind(str(told["text"]))
+        error = kind() if told["bare"] else kind(str(told["text"])[:2000])
     except TypeError:  # such as UnicodeDecodeError, which wants five arguments
-        error = type(kind.__name__, (Exception,), dict(vars(kind)))(str(told["text"]))
-    error.line_of_student = str(told["line"])
+        error = type(kind.__name__, (Exception,), dict(vars(kind)))(str(told["text"])[:2000])
+    error.line_of_student = str(told["line"])[:200]
     return error
 
 
@@ -424,11 +575,11 @@ def _raise_in(file, error):
 
 def _repeat_settings(told, payload):
     """Leave torch here as the call left it there, so that the check sees what the code changed for all."""
-    torch.set_rng_state(wire.decode(told["random"], payload, lambda one: None))
-    if wire.DTYPES[told["dtype"]] != torch.get_default_dtype():
-        torch.set_default_dtype(wire.DTYPES[told["dtype"]])
+    torch.set_rng_state(wire.random_state(told["random"], payload))
+    if told["dtype"] != str(torch.get_default_dtype()):
+        torch.set_default_dtype(torch.float64)  # whatever it is: it is not what it was
     if told["device"] != "cpu":
-        torch.set_default_device("meta")  # whatever it is: it is not what it was
+        torch.set_default_device("meta")
     if told["grad"] is not torch.is_grad_enabled():
         torch.set_grad_enabled(bool(told["grad"]))
 
@@ -483,7 +634,7 @@ def build_module(student, told, payload):
     """The module that a student's process described."""
     parts = {}
     for part in told["parts"]:
-        module = parts[part["path"]] = type(str(part["type"]), (_Part,), {})()
+        module = parts[part["path"]] = type(str(part["type"])[:100], (_Part,), {})()
         values = wire.decode(part["values"], payload, lambda one: None)
         for name, value in values.items():
             setattr(module, name, value)

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-LARGEST = 100 * 2**20
+LARGEST = 25 * 2**20  # unfolded, JSON can take 20 times as much
 SUFFIXES = (".ipynb", ".ipynb.txt", ".ipynb.json", ".json")
 SKIPPED = {".ipynb_checkpoints", "__MACOSX", "__pycache__"}
 
@@ -58,7 +58,8 @@ def read(path):
     """
     path = Path(path)
     if path.is_symlink() or not path.is_file():
-        raise Refused("it is a link, not a file")
+        kind = "a link" if path.is_symlink() else "a folder" if path.is_dir() else "a pipe or a device"
+        raise Refused(f"it is {kind}, not a file")
     if not path.name.lower().endswith(SUFFIXES):
         raise Refused("it is no notebook (.ipynb); unpack archives first")
     size = path.stat().st_size
@@ -69,7 +70,7 @@ def read(path):
     try:
         told = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError, MemoryError):
-        raise Refused("it is no notebook: it cannot be read as JSON; was the upload cut off?") from None
+        raise Refused("it could not be read: was the upload cut off? Please hand it in again") from None
     try:
         raw = told["cells"] if "cells" in told else [cell for sheet in told["worksheets"] for cell in sheet["cells"]]
         cells = [Cell(n, str(cell.get("cell_type")), _text(cell)) for n, cell in enumerate(raw, 1)]
@@ -168,6 +169,6 @@ def problem(text, transform):
     try:
         compile(transform(text), "<cell>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = getattr(error, "lineno", None)
-        return f"{type(error).__name__}: {getattr(error, 'msg', error)}" + (f" (line {line})" if line else "")
+        line, says = getattr(error, "lineno", None), str(getattr(error, "msg", error))
+        return type(error).__name__ + (f": {says}" if says else "") + (f" (line {line})" if line else "")
     return None

@@ -15,39 +15,59 @@ import marshal
 import math
 import pickle
 import struct
+import time
 import types
 
 import torch
 
 LARGEST = 128 * 2**20  # bytes of one message
+LONGEST = 4 * 2**20  # of them, those of the JSON that a student's process sends: unfolded, it takes 20 times as much
 DEEPEST = 20
+MOST_AXES = 16
+STEP = 0.25  # seconds between two looks at a process that is waited for
 PLAIN_BASES = (bool, int, float, complex, str, type(None))
 DTYPES = {str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+# Tensors of no other kind travel: a quantized one, made of bytes alone, ends the process that touches it.
+PLAIN_DTYPES = {
+    f"torch.{name}": getattr(torch, name)
+    for name in (
+        "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64",
+        "complex64", "complex128",
+    )
+}  # fmt: skip
 
 
 class Garbled(Exception):
     """The other side sent something that is no message, or too much of it."""
 
 
-def send(connection, kind, header=None, payload=b""):
-    """One message: its kind, a JSON header and bytes."""
+def send(connection, kind, header=None, payload=b"", longest=LARGEST):
+    """One message: its kind, a JSON header of at most `longest` bytes, and bytes."""
     text = json.dumps([kind, header]).encode()
-    if len(text) + len(payload) > LARGEST:
-        raise Garbled(f"a message has {(len(text) + len(payload)) >> 20} MB, more than {LARGEST >> 20}")
+    for size, most in ((len(text), longest), (len(text) + len(payload), LARGEST)):
+        if size > most:
+            raise Garbled(f"a message has {size >> 20} MB, more than {most >> 20}")
     connection.sendall(struct.pack("<II", len(text), len(payload)) + text + payload)
 
 
-def receive(connection):
+def receive(connection, longest=LARGEST, deadline=None, look=None):
     """The next message. -> kind, header, payload
+
+    Args:
+        longest: the most bytes of its JSON.
+        deadline: when the whole of it must have come, as time.monotonic() counts; then look() is called meanwhile,
+            every STEP seconds at least, and may raise.
 
     Raises:
         EOFError: the other side is gone.
+        TimeoutError: it has not come in time.
         Garbled: what came is no message.
     """
-    text_length, payload_length = struct.unpack("<II", _exactly(connection, 8))
-    if text_length + payload_length > LARGEST:
+    text_length, payload_length = struct.unpack("<II", _exactly(connection, 8, deadline, look))
+    if text_length > longest or text_length + payload_length > LARGEST:
         raise Garbled("a message is too long")
-    text, payload = _exactly(connection, text_length), _exactly(connection, payload_length)
+    text = _exactly(connection, text_length, deadline, look)
+    payload = _exactly(connection, payload_length, deadline, look)
     try:
         kind, header = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -55,10 +75,19 @@ def receive(connection):
     return kind, header, payload
 
 
-def _exactly(connection, count):
+def _exactly(connection, count, deadline, look):
     parts = bytearray()
     while len(parts) < count:
-        part = connection.recv(min(count - len(parts), 2**20))
+        if deadline is not None:
+            look()
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            connection.settimeout(min(left, STEP))
+        try:
+            part = connection.recv(min(count - len(parts), 2**20))
+        except TimeoutError:
+            continue
         if not part:
             raise EOFError("the process has ended")
         parts += part
@@ -104,8 +133,12 @@ class Plain:
         told = {"shape": list(value.shape), "dtype": str(value.dtype), "layout": str(value.layout)}
         if value.device.type != "cpu":
             return {"tensor": {**told, "device": str(value.device)}}
-        plain = value.detach().to_dense() if value.layout != torch.strided else value.detach()
-        raw = plain.resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        if told["dtype"] not in PLAIN_DTYPES:
+            raise ValueError(f"the result is a tensor of {told['dtype']}; give it a dtype such as torch.float32")
+        if value.layout != torch.strided:  # it is never right, and its kind is all that is told
+            return {"tensor": told}
+        plain = value.detach().resolve_conj().resolve_neg().contiguous()
+        raw = plain.reshape(-1).view(torch.uint8).numpy().tobytes()
         if len(self.payload) + len(raw) > LARGEST:
             raise ValueError(f"the result has more than {LARGEST >> 20} MB")
         told["at"] = len(self.payload)
@@ -154,17 +187,37 @@ def decode(told, payload, revive, depth=0):
 
 
 def _tensor(told, payload):
-    shape, dtype = told["shape"], DTYPES[told["dtype"]]
+    shape, dtype = told["shape"], PLAIN_DTYPES[told["dtype"]]
+    known = len(shape) <= MOST_AXES and all(type(size) is int and size >= 0 for size in shape)
+    if not known or math.prod(max(size, 1) for size in shape) > LARGEST:
+        raise Garbled("a tensor has no such shape")
     if "device" in told:
         return torch.empty(shape, dtype=dtype, device="meta")
+    if told["layout"] != "torch.strided":
+        return torch.empty(shape, dtype=dtype, layout=torch.sparse_coo)
     bytes_wanted = math.prod(shape) * torch.empty(0, dtype=dtype).element_size()
     raw = bytearray(payload[told["at"] : told["at"] + bytes_wanted])
-    if len(raw) != bytes_wanted or min(shape, default=0) < 0:
+    if len(raw) != bytes_wanted:
         raise Garbled("a tensor lacks numbers")
     if dtype is torch.bool:
         raw = bytearray(bool(number) for number in raw)  # any other byte would be no bool
-    value = torch.frombuffer(raw, dtype=dtype).reshape(shape) if raw else torch.empty(shape, dtype=dtype)
-    return value.to_sparse() if told["layout"] != "torch.strided" else value
+    return torch.frombuffer(raw, dtype=dtype).reshape(shape) if raw else torch.empty(shape, dtype=dtype)
+
+
+def random_state(told, payload):
+    """The state of torch's generator that `Plain.encode` described. One that torch has not made could read behind it.
+
+    Raises:
+        Garbled: it is none.
+    """
+    state = decode(told, payload, revive=None)
+    try:
+        _, left, _, place = struct.unpack_from("<QiiQ", state.numpy())
+        if left < 1 or left + place > 625:  # of a batch of 624 numbers: how many are left, and which comes next
+            raise Garbled("a state of the generator cannot be read")
+    except (AttributeError, TypeError, RuntimeError, struct.error) as error:
+        raise Garbled("a state of the generator cannot be read") from error
+    return state
 
 
 # --- pickles: grader -> student ---
