@@ -11,6 +11,7 @@ import os
 import statistics
 import tempfile
 import time
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 
@@ -28,42 +29,56 @@ def times(steps, *, rounds=9, seconds=None, device="cpu"):
 
     Args:
         steps: {name: function of no arguments}.
-        rounds: how many measurements of each step.
+        rounds: how many measurements of each step, at least one.
         seconds: start no new round after so many seconds. The first round is always run.
         device: on CUDA a time is that of the device, between two events. On a CPU it is what the processor spent on
             all threads of the process: waiting for other programs does not count, and to compare with a clock on the
             wall you need `torch.set_num_threads(1)`.
+
+    Raises:
+        ValueError: rounds is less than 1.
     """
+    found = measurements(steps, rounds=rounds, seconds=seconds, device=device)
+    return {name: spread(some) for name, some in found.items()}
+
+
+def measurements(steps, *, rounds=9, seconds=None, device="cpu"):
+    """What `times` takes the median of: {name: a list of milliseconds, one for each round that was run}."""
+    if rounds < 1:
+        raise ValueError(f"rounds is {rounds}, but at least 1 round has to be measured.")
     started = time.perf_counter()
     calls, measured = {}, {name: [] for name in steps}
     for name, step in steps.items():
         step()
-        calls[name] = max(1, int(5 / max(_milliseconds(step, 1, device), 0.001)))
+        # By the clock on the wall: a step that waits spends no time of the processor, but takes it all the same.
+        calls[name] = max(1, int(5 / max(_milliseconds(step, 1, device, time.perf_counter), 0.001)))
     for number in range(rounds):
         if number and seconds is not None and time.perf_counter() - started > seconds:
             break
         for name, step in steps.items():
             measured[name].append(_milliseconds(step, calls[name], device))
-    return {name: _spread(some) for name, some in measured.items()}
+    return measured
 
 
-def _milliseconds(step, calls, device):
-    """The mean time of so many calls of a step."""
+def _milliseconds(step, calls, device, clock=time.process_time):
+    """The mean time of so many calls of a step; clock: what counts seconds if the device is a CPU."""
     if torch.device(device).type == "cuda":
         start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
+        stream = torch.cuda.current_stream(device)
+        start.record(stream)
         for _ in range(calls):
             step()
-        stop.record()
-        torch.cuda.synchronize()
+        stop.record(stream)
+        torch.cuda.synchronize(device)
         return start.elapsed_time(stop) / calls
-    before = time.process_time()
+    before = clock()
     for _ in range(calls):
         step()
-    return 1000 * (time.process_time() - before) / calls
+    return 1000 * (clock() - before) / calls
 
 
-def _spread(some):
+def spread(some):
+    """The median and the quartiles of a list of milliseconds: {"ms", "low", "high"}."""
     low, middle, high = statistics.quantiles(some, n=4, method="inclusive") if len(some) > 1 else some * 3
     return {"ms": round(middle, 4), "low": round(low, 4), "high": round(high, 4)}
 
@@ -73,17 +88,24 @@ def peak_bytes(step, device="cpu"):
 
     What a step makes counts, its results and gradients included; what a matrix product needs inside does not, unless
     torch hands it out. Call the step once before: the first call may set up what stays.
+
+    Raises:
+        RuntimeError: on a CPU, inside a step whose peak is being counted, or in another torch profiler.
     """
     if torch.device(device).type == "cuda":
-        torch.cuda.synchronize()
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
+        torch.cuda.synchronize(device)
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
         step()
-        torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated() - before
-    # On a CPU torch's profiler counts, event by event.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or it writes a line at every start and stop
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    # On a CPU torch's profiler counts, event by event. A second one would end the program.
+    if torch.autograd._profiler_enabled():
+        raise RuntimeError("peak_bytes was called while torch's profiler runs, and it cannot run twice at a time.")
+    with (
+        _quiet_profiler(),
+        torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler,
+    ):
         start = torch.empty(1)  # the first event: it tells the total before the step
         step()
         del start
@@ -94,6 +116,18 @@ def peak_bytes(step, device="cpu"):
     memory = sorted((event for event in events if event["name"] == "[memory]"), key=lambda event: event["ts"])
     totals = [event["args"]["Total Allocated"] for event in memory]
     return max(totals) - totals[0]
+
+
+@contextmanager
+def _quiet_profiler():
+    """A `with` block in which torch's profiler does not write a line at every start and stop."""
+    given = "KINETO_LOG_LEVEL" in os.environ
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+    try:
+        yield
+    finally:
+        if not given:
+            os.environ.pop("KINETO_LOG_LEVEL", None)
 
 
 def machine(device="cpu", dtype=torch.float32):
@@ -154,6 +188,9 @@ def operations(step):
 
     Each multiply-add counts as 2. A causal mask changes nothing: what a kernel leaves out is counted too. Fused
     attention does 2 products in its forward pass and 5 in its backward pass, where it makes the scores again.
+
+    Not counted: what multiplies number by number, such as `*` or an outer product, and the products inside an
+    operation that torch does not take apart, such as a recurrent layer, `Bilinear`, `cdist` or a sparse product.
     """
     with _Operations() as counted:
         step()
@@ -186,6 +223,10 @@ def _product_with_vector(left, right, *arguments, **options):
     return 2 * prod(left)
 
 
+def _product_with_vector_added(_, left, right, *arguments, **options):
+    return 2 * prod(left)
+
+
 def _fused_on_a_cpu(query, key, value, *arguments, **options):
     return sdpa_flop_count(query, key, value)
 
@@ -197,7 +238,13 @@ def _fused_on_a_cpu_backward(upstream, query, key, value, *arguments, **options)
 _NOT_COUNTED_BY_TORCH = {
     torch.ops.aten.addmm_: _product,
     torch.ops.aten.baddbmm_: _product,
+    torch.ops.aten.addbmm: _product,
+    torch.ops.aten.addbmm_: _product,
     torch.ops.aten.mv: _product_with_vector,
+    torch.ops.aten.addmv: _product_with_vector_added,
+    torch.ops.aten.addmv_: _product_with_vector_added,
+    torch.ops.aten.dot: _product_with_vector,
+    torch.ops.aten.vdot: _product_with_vector,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused_on_a_cpu,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _fused_on_a_cpu_backward,
 }

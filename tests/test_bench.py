@@ -139,10 +139,36 @@ def test_the_counted_cost_of_one_map_is_three_products_and_of_sdpa_seven():
     assert bench.cost("random", **sizes, causal=True, device="cuda")[0] == 3 * 2 * pairs * 64  # short: no blocks
 
 
+def test_the_counted_cost_of_values_with_more_features_depends_on_the_device():
+    """On a card sdpa takes values of 64 features beside keys of 72; on a CPU they are filled up to 72."""
+    sizes = {"head": 12, "d_head": 64, "length": 512, "batch": 64, "causal": False, "item": 2}
+    pairs, tokens = 64 * 12 * 512**2, 64 * 12 * 512
+    assert bench.cost("dense", **sizes, device="cuda") == (
+        2 * pairs * (4 * 72 + 3 * 64),
+        2 * tokens * (6 * 72 + 6 * 64),
+    )
+    padded = 2 * pairs * 7 * 72, 2 * tokens * 12 * 72
+    assert bench.cost("dense", **sizes, device="cpu") == padded
+    for form in ("dense, padded values", "dense, flash, padded values"):
+        assert bench.cost(form, **sizes, device="cuda") == padded
+    bias = "random + dot_product as bias"
+    assert bench.cost(bias, **sizes, device="cuda")[0] == 7 * 2 * pairs * 64
+    assert bench.cost(bias, **sizes, device="cpu")[0] == 6 * 2 * pairs * 64  # nothing is computed again
+
+
+@pytest.mark.parametrize("length", [12, 300])
+def test_the_counted_cost_is_what_each_form_does_on_a_cpu(length):
+    sizes = {"head": 2, "d_head": 16, "length": length, "batch": 3, "causal": False}
+    groups = forms.core_steps(**sizes, **CPU)
+    for form, build in (groups["first"] | groups["others"]).items():
+        assert bench.measure.operations(build()) == bench.cost(form, **sizes, item=8)[0], form
+
+
+@pytest.mark.parametrize("form", ["random", "factorized_random"])
 @pytest.mark.parametrize("causal", [False, True])
-def test_the_counted_cost_of_one_map_is_what_it_does(causal):
+def test_the_counted_cost_of_one_map_is_what_it_does(causal, form):
     sizes = {"head": 2, "d_head": 8, "length": 300, "batch": 3}  # blocks of 128, 128 and 44
-    step = forms.core_steps(**sizes, causal=causal, **CPU)["first"]["random"]()
-    expected = bench.cost("random", **sizes, causal=causal, item=8)[0]
+    step = forms.core_steps(**sizes, causal=causal, **CPU)["first"][form]()
+    expected = bench.cost(form, **sizes, causal=causal, item=8)[0]
     assert len(fast.blocks(300, fast.block_size(300, "cpu"))) == 3
     assert bench.measure.operations(step) == pytest.approx(expected, rel=1e-12)

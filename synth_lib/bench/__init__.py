@@ -7,10 +7,14 @@ Suites, or `all` for one after the other, which share the minutes:
     decode     writing text with a cache: its bytes, and tokens a second
     attention  forward + backward of attention alone, and of the whole layer, against scaled_dot_product_attention
 
-How a number is measured says `measure`, what the forms are `forms`. The numbers are medians; `low` and `high`
-are the quartiles. Forms that are compared are timed in turn in one run, on one thread if it is a CPU. The important
-comes first, so that a short run has it. Results are written as they come. A form that fails is recorded with its
-message, and the rest goes on; what the minutes do not reach is recorded as skipped.
+How a number is measured says `measure`, what the forms are `forms`. The numbers are medians of so many `rounds`,
+fewer than asked for where the time ended; `low` and `high` are the quartiles. Forms that are compared are timed in turn
+in one run, on one thread if it is a CPU. `sdpa_ms` is the baseline of a row, from its own run. The important comes
+first, so that a short run has it. Results are written as they come. A form that fails is recorded with its message, and
+the rest goes on; what the minutes do not reach is recorded as skipped.
+
+The exit status is 1 if the check compared nothing, found something wrong or failed, 2 if an option is wrong, 130 after
+Ctrl-C; what was measured until then is kept.
 """
 
 import json
@@ -61,11 +65,17 @@ TINY = {
 
 
 class Bench:
-    """One run: where it computes, how long it may, and the record that it writes."""
+    """One run: where it computes, how long it may, and the record that it writes.
+
+    Raises:
+        ValueError: the device is neither a CPU nor a card that torch can use.
+    """
 
     def __init__(self, device, minutes, out=None, sizes=None, rounds=None):
-        self.device = torch.device(device)
+        self.device = usable(device)
         self.cuda = self.device.type == "cuda"
+        if self.device.index is not None and self.cuda:
+            torch.cuda.set_device(self.device)  # what is said to be on "cuda" is on this card
         self.sizes = sizes or (FULL if self.cuda else ON_A_CPU)
         self.dtype = torch.bfloat16 if self.cuda else torch.float32
         self.rounds = rounds or (9 if self.cuda else 7)
@@ -95,6 +105,10 @@ class Bench:
         """Of the suite that runs."""
         return self.until - time.perf_counter()
 
+    def checked(self):
+        """What the record says of the check, from its start on."""
+        return self.record.setdefault("check", {"cases": 0, "wrong": 0, "failed": 0})
+
     def save(self):
         """Write the record, whole or not at all."""
         if self.out:
@@ -123,8 +137,29 @@ class Bench:
             return None
 
     def times(self, steps, rounds=None):
+        """As `measure.times`, and how many "rounds" were run."""
         seconds = max(0, self.seconds_left())
-        return measure.times(steps, rounds=rounds or self.rounds, seconds=seconds, device=self.device)
+        found = measure.measurements(steps, rounds=rounds or self.rounds, seconds=seconds, device=self.device)
+        return {name: measure.spread(some) | {"rounds": len(some)} for name, some in found.items()}
+
+
+def usable(device):
+    """The torch.device of this name, if it can be measured here, or a ValueError that says why not."""
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        found = None
+    if found is None or found.type not in ("cpu", "cuda"):
+        raise ValueError(f"The device is {device}, but has to be cpu, cuda, or one card, such as cuda:1.")
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"The device is {device}, but torch finds {torch.cuda.device_count()} CUDA devices here.")
+    return found
+
+
+def exit_status(record):
+    """1 if a check was asked for and does not show that every form is right, else 0."""
+    check = record.get("check")
+    return int(check is not None and (not check["cases"] or check["wrong"] > 0 or check["failed"] > 0))
 
 
 # attention
@@ -172,6 +207,7 @@ def measure_attention(bench, suite, make, group, sizes, causal):
             continue
         row = {"form": form, **sizes, "causal": causal, **times[form], **counted[form]}
         if "sdpa" in times:
+            row["sdpa_ms"] = times["sdpa"]["ms"]
             row["faster_than_sdpa"] = round(times["sdpa"]["ms"] / times[form]["ms"], 3)
             row["peak_to_sdpa"] = round(row["peak_bytes"] / max(1, counted["sdpa"]["peak_bytes"]), 3)
         if suite == "core":
@@ -314,27 +350,41 @@ def side_by_side(bench, jobs, seconds):
     running = []
     until = time.perf_counter() + seconds
     with tempfile.TemporaryDirectory() as folder:
-        for number, options in enumerate(jobs):
-            out = Path(folder) / f"{number}.json"
-            command = [sys.executable, "-m", "synth_lib.bench", "--device", bench.device.type, "--out", str(out)]
-            command += ["--minutes", str(max(10, seconds - 20) / 60), *options]
-            environment = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1"}
-            running.append((options, out, subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)))
-        for options, out, process in running:
-            try:
-                process.wait(max(1, until - time.perf_counter()))
-            except subprocess.TimeoutExpired:
+        try:
+            for number, options in enumerate(jobs):
+                out = Path(folder) / f"{number}.json"
+                command = [sys.executable, "-m", "synth_lib.bench", "--device", str(bench.device), "--out", str(out)]
+                command += ["--minutes", str(max(10, seconds - 20) / 60), *options]
+                environment = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1"}
+                running.append((options, out, subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)))
+            for options, out, process in running:
+                gather(bench, options, out, process, until)
+        finally:  # nothing goes on alone if this program is stopped
+            for _, _, process in running:
                 process.kill()
                 process.wait()
-                bench.record["skipped"].append(f"{' '.join(options)}: not finished after {seconds:.0f} s")
-            if not out.exists():
-                bench.record["failed"].append({"what": " ".join(options), "error": f"ended with {process.returncode}"})
-                continue
-            found = json.loads(out.read_text(encoding="utf8"))
-            for kind in ("failed", "skipped"):
-                bench.record[kind] += found[kind]
-            if "check" in found:
-                counted = bench.record.setdefault("check", {"cases": 0, "wrong": 0})
-                for kind in counted:
-                    counted[kind] += found["check"][kind]
     bench.save()
+
+
+def gather(bench, options, out, process, until):
+    """Wait for a program of `side_by_side`, at the longest until then, and add what it recorded to the record."""
+    try:
+        process.wait(max(1, until - time.perf_counter()))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        bench.record["skipped"].append(f"{' '.join(options)}: not finished in time")
+        status = None
+    else:
+        status = process.returncode
+    found = json.loads(out.read_text(encoding="utf8")) if out.exists() else {"failed": [], "skipped": []}
+    for kind in ("failed", "skipped"):
+        bench.record[kind] += found[kind]
+    crashed = status not in (None, exit_status(found))
+    if crashed:
+        bench.record["failed"].append({"what": " ".join(options), "error": f"ended with {status}"})
+    if "check" in options:
+        counted = bench.checked()
+        for kind, number in found.get("check", {}).items():
+            counted[kind] += number
+        counted["failed"] += crashed

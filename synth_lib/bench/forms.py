@@ -35,6 +35,7 @@ SCORES = [
     "random + dense",
 ]
 SHARED = ["random", "fixed_random", "factorized_random"]  # one map serves the batch
+RANK = 8  # of Factorized Random
 
 
 def make_layer(score, head, d_head, length, **options):
@@ -88,14 +89,14 @@ def core_steps(head, d_head, length, batch, causal, device, dtype):
         return step(lambda: plain_core(R.expand(batch, -1, -1, -1), value, causal), R, v)
 
     def factorized_random():
-        R1, R2, (value, v) = parameter(head, length, 8), parameter(head, length, 8), values_of_one_map()
+        R1, R2, (value, v) = parameter(head, length, RANK), parameter(head, length, RANK), values_of_one_map()
         return step(lambda: fast.one_map(R1, R2, value, None, causal), R1, R2, v)
 
     def factorized_random_as_keys():
-        R1, R2, (value, v) = parameter(1, head, length, 8), parameter(1, head, length, 8), tokens()
+        (R1, R2), (value, v) = (parameter(1, head, length, RANK) for _ in range(2)), tokens()
 
         def forward():
-            query, key = (F.pad(R, (0, d_head - 8)).expand(batch, -1, -1, -1) for R in (R1, R2))
+            query, key = (F.pad(R, (0, d_head - RANK)).expand(batch, -1, -1, -1) for R in (R1, R2))
             return F.scaled_dot_product_attention(query, key, value, is_causal=causal, scale=1.0)
 
         return step(forward, R1, R2, v)
@@ -256,24 +257,29 @@ def value_and_output(layer, x):
 def cost(form, head, d_head, length, batch, causal, item, device="cpu"):
     """Operations and bytes of a step of attention alone, forward and backward: (operations, bytes).
 
-    An operation is a multiplication or an addition of a matrix product; a causal form does half of them, and one map
-    those of its blocks, which depend on the device, "cpu" or "cuda". Bytes: each tensor read and written once in each
-    pass, in numbers of `item` bytes; parameters only where they are maps. A fused kernel computes the scores again in
-    its backward pass: 7 products, of which a map needs 3.
+    An operation is a multiplication or an addition of a matrix product; a causal fused kernel does half of them, and
+    one map those of its blocks, which depend on the device, "cpu" or "cuda". Bytes: each tensor read and written once
+    in each pass, in numbers of `item` bytes; parameters only where they are maps. A fused kernel computes the scores
+    again in its backward pass: 7 products, of which a map needs 3.
     """
     pairs = batch * head * length**2 * (0.5 if causal else 1)
     one = batch * head * length
     maps = head * length**2
-    features = {"dense": d_head + 8, "dense + dot_product": 2 * d_head + 8, "random + dense": d_head + 8}
-    features |= {"dense + dot_product without bias": 2 * d_head, "factorized_dense": 16}
-    width = features.get(form.split(",")[0], d_head)
     if form in ("random", "factorized_random"):
         parts = fast.blocks(length, fast.block_size(length, device)) if causal else [(0, length)]
         pairs = batch * head * sum((stop - start) * stop for start, stop in parts)
-        return 6 * pairs * d_head, item * (6 * one * d_head + 8 * maps)
+        factors = 6 * maps * RANK if form == "factorized_random" else 0  # R1 R2^T, once for the batch
+        return 6 * pairs * d_head + factors, item * (6 * one * d_head + 8 * maps)
     if "plain" in form:  # nothing is left out; the map is written and read about 10 times
         return 6 * batch * maps * d_head, item * (6 * one * d_head + 10 * batch * maps)
-    fused = 2 * pairs * (4 * width + 3 * d_head), item * one * (6 * width + 6 * d_head)
+    if form == "random + dot_product as bias" and device == "cpu":  # torch has no fused kernel for it there
+        return 12 * batch * maps * d_head, item * (12 * one * d_head + 10 * batch * maps)
+    features = {"dense": d_head + 8, "dense + dot_product": 2 * d_head + 8, "random + dense": d_head + 8}
+    features |= {"dense + dot_product without bias": 2 * d_head, "factorized_dense": 16}
+    width = features.get(form.split(",")[0], d_head)
+    # On a CPU the kernel wants as many features in the values; `fast.attend` fills them up.
+    values = width if device == "cpu" or "padded values" in form else d_head
+    fused = 2 * pairs * (4 * width + 3 * values), item * one * (6 * width + 6 * values)
     if form.startswith("random +"):
         return fused[0], fused[1] + item * 3 * maps
     return fused
