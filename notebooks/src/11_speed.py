@@ -7,7 +7,7 @@
 #
 # - **Before you start:** chapters [01](01_dot_product.ipynb) to [06](06_mixtures.ipynb); of
 #   [07](07_whole_models.ipynb) the cache. No word of GPU programming is assumed, and no GPU is needed.
-# - **Time:** about 115 minutes, 53 of them for the four exercises.
+# - **Time:** about 120 minutes, 53 of them for the four exercises.
 # - **Level:** medium.
 #
 # The paper is Tay et al., *Synthesizer: Rethinking Self-Attention for Transformer Models*,
@@ -114,8 +114,9 @@ for side in (4, 16, 64, 256, 1024):  # a product of two square tables
 
 # %% [markdown]
 # Operations grow with the cube of the side, bytes with the square. So a large product is compute-bound and
-# a small one memory-bound. What is no product at all, such as a softmax, a relu, or a mask, does a handful
-# of operations on each number it moves. It is memory-bound on nearly every machine.
+# a small one memory-bound. What is no product at all, such as a relu or a mask, does a handful of operations
+# on each number it moves. It is memory-bound on nearly every machine. (A softmax looks like that too. But an
+# exponential is more than one operation: how much more, you measure below.)
 #
 # ### Exercise 11.1: the floor of a matrix product
 #
@@ -211,7 +212,8 @@ print("operations, counted by torch:", by_torch, " twice the multiply-adds:", by
 # $$\bar A = \bar C B^T \qquad\qquad \bar B = A^T \bar C$$
 #
 # Two products of the same three sizes. So forward and backward together do **three times** the operations
-# of the forward pass. (We leave out the scale $1/\sqrt{d_\text{head}}$: it costs nothing here.)
+# of the forward pass. (We leave out the scale $1/\sqrt{d_\text{head}}$: one multiplication for each feature
+# of a query, $l\,d_\text{head}$ of them, is little beside $l^2 d_\text{head}$.)
 
 # %%
 query, key, value = (torch.randn(2, 3, 6, 4, requires_grad=True) for _ in range(3))
@@ -234,9 +236,9 @@ print(f"forward {forward:,}, with the backward pass {both:,}: {both // forward} 
 # %% [markdown]
 # ### Bytes: who writes the map, who reads it
 #
-# Now the memory. Write a line for each step of the plain form, and mark what it reads and writes; `dV` is
-# the gradient of $V$. There are two sizes: *tokens* ($l\,d_\text{head}$ numbers a head: queries, keys,
-# values, result, and their gradients) and *maps* ($l^2$ numbers a head).
+# Now the memory. Write a line for each step of the plain form, and mark what it reads and writes. In code
+# $\bar V$, the gradient of $V$, is `dV`. There are two sizes: *tokens* ($l\,d_\text{head}$ numbers a head:
+# queries, keys, values, result, and their gradients) and *maps* ($l^2$ numbers a head).
 
 # %%
 plain_steps = [  # what happens, tokens read and written, maps read and written
@@ -333,9 +335,8 @@ print(f"fused, from l 512 to 1024: {peak(fused, 1024) / peak(fused, 512):.0f} ti
 # %% [markdown]
 # Its memory grows with $l$, not with $l^2$. There is a price. The backward pass needs the weights, and
 # nobody kept them. So the kernel computes the scores **again**. (It kept one number for each row, from
-# which it finds the softmax.) Of the forward pass that makes 2 products and of the backward pass 5: scores
-# again, then the gradients of $V$, of the weights, of $Q$ and of $K$. **Predict** the ratio of fused to
-# plain, then run:
+# which it finds the softmax.) So the backward pass has one product more: the scores again, then the gradients
+# of $V$, of the weights, of $Q$ and of $K$. **Predict** the ratio of all products, fused to plain, then run:
 
 # %%
 both_fused = measure.operations(training_step(fused, query, key, value, upstream=torch.randn(query.shape)))
@@ -343,8 +344,9 @@ both_plain = measure.operations(training_step(plain, query, key, value, upstream
 print("products, fused and plain:", Fraction(both_fused, both_plain) * 6, "and", 6)
 
 # %% [markdown]
-# Fused tokens: forward it reads $Q$, $K$, $V$ and writes $Y$; backward it reads $Q$, $K$, $V$, $Y$ and
-# $\bar Y$ and writes three gradients. That is 12 again. So for one forward and backward pass, a head of one
+# Fused tokens: forward it reads $Q$, $K$, $V$ and writes $Y$; backward it reads $Q$, $K$, $V$, $Y$ and $\bar
+# Y$ and writes three gradients. ($Y$, because the gradient of a softmax takes off a sum over the row, and
+# that sum is $\bar Y_i \cdot Y_i$.) That is 12 again. So for one forward and backward pass, a head of one
 # sentence:
 #
 # | form | products, $2\,l^2 d_\text{head}$ operations | tokens, $l\,d_\text{head}$ numbers | maps, $l^2$ |
@@ -414,12 +416,14 @@ check("11.2", crossover)
 # </details>
 # <details><summary>Hint 3: one part is right, another is not</summary>
 #
-# The message names the parts: first, plain, fused. If both floors are right, look at the search. "Below" is
-# `<`, and the search begins at 1.
+# The message names the parts: first, plain, fused. The check also takes a machine whose bytes are slower, and
+# other values of `max_length`. If both floors are right, look at the search. "Below" is `<`, the search
+# begins at 1, and `max_length` belongs to it.
 #
 # </details>
 #
-# When it is right, ask for your own machine: `crossover(64, 4, rate, bandwidth, 8192)`.
+# When it is right, ask for your own machine, with the heads of 32 features that you time below:
+# `crossover(32, 4, rate, bandwidth, 8192)`. Keep the number. The measurement has something to say about it.
 
 # %% [markdown]
 # ## Dense is attention with parameter keys
@@ -532,7 +536,7 @@ for name, one, other in zip(parameters, of_ours, of_layer, strict=True):
 # Why did we add a 0 to the values? torch has several kernels behind that one function, and each has
 # conditions. On a CPU: queries, keys and values must have the same number of features, and the same batch
 # axis, if only by `expand`. If no kernel fits, torch takes the plain form, **without a word**. The result
-# is right. `measure.launches` counts how many operations are started, so it tells:
+# is right. To start one operation is a *launch*. `measure.launches` counts them, so it tells:
 
 # %%
 query, key, value = heads(256).detach(), heads(256, batch=1).detach(), heads(256).detach()
@@ -602,17 +606,36 @@ print("values:   ", equal(random_expanded(R, value), random_one_map(R, value)))
 print("gradients:", [equal(one, other) for one, other in zip(*results, strict=True)])
 
 # %% [markdown]
-# The operations are the same in both: one product forward, two backward, 3 where a fused kernel has 7. What
-# differs is the maps. **Predict** how often each form moves one, with the list above as a model: no $Q$ and
-# $K$, so their gradients fall away.
+# And why not simply `weights @ value`, where the map has no batch axis? The values are right. But for `@`
+# torch first copies the map, one for each sentence. einsum, like the second form, puts the sentences side by
+# side:
+
+# %%
+one_map, of_many = torch.randn(3, 256, 256), torch.randn(16, 3, 256, 8)
+to_mixed = "head query key, batch head key d_head -> batch head query d_head"
+products = {"@": lambda: one_map @ of_many, "einsum": lambda: einsum(one_map, of_many, to_mixed)}
+for name, product in products.items():
+    needed = measure.peak_bytes(product) / (4 * one_map.numel())
+    print(f"{name:>6}, 16 sentences: {needed:.1f} times the memory of the map")
+
+# %% [markdown]
+# The operations are the same in both forms: one product forward, two backward, 3 where a fused kernel has 7.
+# What differs is the maps. **Predict** how often each form moves one, with the list above as a model: no $Q$
+# and $K$, so their gradients fall away. Then unfold the answer.
+#
+# <details><summary>The bytes of Random</summary>
 #
 # | form of Random | products | tokens | maps of each sentence | maps for all together |
 # |---|---|---|---|---|
 # | expanded | 3 | 6 | 9 | 0 |
 # | one map | 3 | 6 | 0 | 8 |
 #
-# (Expanded: softmax 2, average 1, gradient of $V$ 1, of the weights 1, of the scores 3, and 1 to add up the
-# batch. One map: the same without the last.) In the size of a real model, 64 sentences of 512 tokens, 12
+# Expanded: softmax 2, average 1, gradient of $V$ 1, of the weights 1, of the scores 3, and 1 to add up the
+# batch. One map: the same without the last.
+#
+# </details>
+#
+# In the size of a real model, 64 sentences of 512 tokens, 12
 # heads of 64 features, numbers of 2 bytes:
 
 # %%
@@ -639,13 +662,14 @@ for name, (operations, moved) in table.items():
 # repeats the scores for every sentence, but needs no $l^2$ numbers. For a long text that decides.
 #
 # The rank $k$ is small, 8 in the paper. A kernel wants as many features in queries and keys as in the
-# values. What could you fill them up with, so that no score changes?
+# values. What could you fill them up with, so that no weight changes?
 #
 # ### Exercise 11.3: Factorized Random for a fused kernel
 #
 # *15 minutes, medium.* For a *causal* layer: no query attends to a later key. Write the arguments of
 # torch's `F.scaled_dot_product_attention`. The check calls it with them and with the values. It looks at
-# the numbers, and at every tensor that is made: none may hold length × length numbers for each head.
+# the numbers, and at every tensor that your function and the kernel make: none may hold length × length
+# numbers for each head. A mask that all heads share may.
 
 # %% exercise="11.3" points=2
 def kernel_arguments(R1, R2, value):
@@ -706,21 +730,28 @@ for name, options in [
     rank = torch.linalg.matrix_rank(score(many)[:, 0].flatten(0, 1)).item()
     print(f"{name:>17}: {rank:2} features for 12 places", options or "")
 
+narrow = make_score("factorized_dense", 4, 2, 36).double()  # heads of 2 features
+rank = torch.linalg.matrix_rank(narrow(torch.randn(4, 36, 4, dtype=torch.float64))[:, 0].flatten(0, 1)).item()
+print("factorized_dense, heads of 2 features:", rank, "features for 36 places")
+print("products of two of 65 numbers:", 65 * 66 // 2)
+
 # %% [markdown]
-# Dense needs its $d_\text{head}$ features, and one more for the bias. Factorized Random needs $k$.
-# Factorized Dense, $A_{j \bmod a} \, B_{\lfloor j / a \rfloor}$, needs as many features as there are
-# places: every place has a product of its own. (All of them are made of the same $d_\text{head}$ hidden
-# numbers, so very small heads need somewhat fewer.) A dot product of $l$ features *is* a map, so nothing is
-# won.
+# Dense needs its $d_\text{head}$ features, and one more for the bias. Factorized Random needs $k$. Factorized
+# Dense, $A_{j \bmod a} \, B_{\lfloor j / a \rfloor}$, needs as many features as there are places: every place
+# has a product of its own. (There is a limit. $A$ and $B$ are made of the same $h = d_\text{head}$ hidden
+# numbers and the 1 of the bias, so a score is a sum of products of two of these $h + 1$ numbers, of which
+# there are $(h + 1)(h + 2) / 2$: 6 for heads of 2 features, more than 2000 for heads of 64.) A dot product of
+# $l$ features *is* a map, so nothing is won.
 #
 # What helps is a kernel that can be told more. There are two ways:
 #
 # - a **bias:** a table of numbers that the kernel adds to its scores. It is read from memory, $l^2$ numbers
 #   a head. Fine for $R$, which is there anyway, once. Useless for Factorized Dense, whose table differs for
 #   each sentence.
-# - a **score_mod:** a small function, compiled *into* the kernel, which it calls for each score: "this is
-#   score $i, j$; what should it become?" There it multiplies $A_{i,\,j \bmod a}$ by $B_{i,\,\lfloor j/a
-#   \rfloor}$ on the spot. torch calls this FlexAttention, and trains with it on a GPU alone.
+# - a **score_mod:** a small function that is *compiled*, translated for the machine, together with the
+#   kernel. It is called for each score: "this is score $i, j$; what should it become?" There it multiplies
+#   $A_{i,\,j \bmod a}$ by $B_{i,\,\lfloor j/a \rfloor}$ on the spot. torch calls this FlexAttention, and
+#   trains with it on a GPU alone.
 #
 # ### Mixtures: features side by side
 #
@@ -806,7 +837,8 @@ for blocks in (1, 2, 4, 8, 64):
 # ### Exercise 11.4: leave out the upper half
 # *15 minutes, medium.* One map for the batch, as in Random, but causal. The check compares the numbers.
 # Then it puts a NaN, "not a number", in place of one key's values after the other. 0 times NaN is NaN, so
-# it sees which query multiplies which key.
+# it sees which query multiplies which key. Every product is accepted, but you know why `@` is not the one to
+# take.
 
 # %% exercise="11.4" points=2
 def causal_product(scores, value, size):
@@ -819,6 +851,8 @@ def causal_product(scores, value, size):
         block 0: queries 0 .. size, keys 0 .. size (the end never included)
         block 1: queries size .. 2 * size, keys 0 .. 2 * size
         and so on. In each, query i has no weight for the keys after i.
+
+    Only this product must be in blocks. The softmax may be made for the whole map at once, or for each block.
     """
     ### BEGIN SOLUTION
     future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
@@ -826,7 +860,8 @@ def causal_product(scores, value, size):
     parts = []
     for start in range(0, value.shape[2], size):
         stop = min(start + size, value.shape[2])
-        parts.append(weights[:, start:stop, :stop] @ value[:, :, :stop])
+        rows, before = weights[:, start:stop, :stop], value[:, :, :stop]
+        parts.append(einsum(rows, before, "head query key, batch head key d_head -> batch head query d_head"))
     return torch.cat(parts, dim=2)
     ### END SOLUTION
 
@@ -836,8 +871,8 @@ check("11.4", causal_product)
 # %% [markdown]
 # <details><summary>Hint 1: where do I start?</summary>
 #
-# Forget the blocks, and write the full product first: mask, softmax, and `@`, which gives the map a batch
-# axis. Then find out which rows of the map, and which columns, one block needs.
+# Forget the blocks, and write the full product first: mask, softmax, then `einsum` of a map "head query key"
+# and values "batch head key d_head". Then find out which rows of the map, and which columns, one block needs.
 #
 # </details>
 # <details><summary>Hint 2: the values are right, what is multiplied is not</summary>
@@ -856,13 +891,14 @@ check("11.4", causal_product)
 # Does the library do it? Its causal product for Random, forward and backward, against the full one:
 
 # %%
-R, value = heads(1024).detach()[0, :, :, :1] @ torch.randn(3, 1, 1024), torch.randn(2, 3, 1024, 8)
-R, value = R.requires_grad_(), value.requires_grad_()
+def in_blocks(R, value):
+    return fast.one_map(left=R, right=None, value=value, mask=None, causal=True)
+
+
+R, value = torch.randn(3, 1024, 1024, requires_grad=True), torch.randn(2, 3, 1024, 8, requires_grad=True)
 upstream = torch.randn(2, 3, 1024, 8)
 full = measure.operations(training_step(random_causal, R, value, upstream=upstream))
-stairs = measure.operations(
-    training_step(lambda R, value: fast.one_map(R, None, value, None, True), R, value, upstream=upstream)
-)
+stairs = measure.operations(training_step(in_blocks, R, value, upstream=upstream))
 print("of the full work:", Fraction(stairs, full), " formula for 8 blocks:", Fraction(8 + 1, 2 * 8))
 
 # %% [markdown]
@@ -874,12 +910,12 @@ print("of the full work:", Fraction(stairs, full), " formula for 8 blocks:", Fra
 # | form | S | what it is |
 # |---|---|---|
 # | one map | Random, Factorized Random | one product for the batch, causal in blocks |
-# | keys | dot product, Dense, their mixture; Factorized Random on a GPU, where its map would be large | a fused kernel |
+# | keys | dot product, Dense, their mixture; on a GPU a large Factorized Random | a fused kernel |
 # | score_mod | Factorized Dense, other mixtures; on a GPU | FlexAttention |
-# | plain | whatever is not faster otherwise | as always |
+# | plain | what has no faster form on this device | as always |
 #
-# `fast.form` says which one is taken on this device. Four masks, nine S, 256 tokens, and each time the
-# question whether fast equals plain:
+# `fast.form` says which one is taken on this device. Four masks, nine S, two sentences of up to 256 tokens,
+# and each time the question whether fast equals plain:
 
 # %%
 names = ["dot_product", "dense", "random", "fixed_random", "factorized_dense", "factorized_random",
@@ -892,12 +928,17 @@ for name in names:
     for causal, mask in ((False, None), (False, padding), (True, None), (True, padding)):
         layer = Attention(32, 4, 256, name, causal=causal)
         same = equal(layer(x_long, mask, need_weights=False)[0], layer(x_long, mask)[0])
-        cells.append(f"{fast.form(layer.score, x_long, mask, causal) or 'plain'}: {same}")
+        form = fast.form(layer.score, x_long, mask, causal) or "plain"
+        cells.append(f"{form}: {same}")
     print(f"{name:>20}", *(f"{cell:>15}" for cell in cells))
 
 # %% [markdown]
-# On a CPU many stay plain: where the map fits into the processor's own memory, there is little to save. On
-# a GPU all have one, if torch can compile it there. The gradients are equal too, which the tests of the
+# On a CPU, Dense takes its kernel from this size on. One sentence, or a shorter one, stays plain unless the
+# mask is causal: its maps are small, and there is little to save. Random has its blocks under a causal mask
+# alone. Else it stays plain for another reason: the library's plain form already makes one map for the batch,
+# or, with padding, needs one for each sentence. And Factorized Dense, and
+# the mixtures of Random with an S that reads tokens, would need a score_mod. On a GPU all have a form, if
+# torch can compile it there. The gradients are equal too, which the tests of the
 # library show for each form, mask and dtype.
 #
 # ## Predict, then measure
@@ -915,15 +956,17 @@ for call in range(6):
     print(f"call {call}: {1000 * (time.perf_counter() - started):.2f} ms")
 
 # %% [markdown]
-# They hardly agree. Other programs run, the processor changes its speed, and the first calls set up what
-# stays. On a GPU it is worse: a call only *starts* the kernels and returns at once, so a clock that does
-# not wait for the card measures nothing.
+# They do not agree. Other programs run, and the processor changes its speed. A first call may also have to
+# set up what then stays. On a GPU it is worse: a call only *starts* the kernels and returns at once, so a
+# clock that does not wait for the GPU measures nothing.
 #
 # `measure.times` warms each step up, then calls all of them **in turn**, round after round, so that a slow
 # moment of the machine meets all. It gives the *median* of the rounds, and the *quartiles*: half of the
-# rounds lie between them. Two forms whose quartiles overlap cannot be told apart.
+# rounds lie between them. Two forms whose quartiles overlap we do not call different. (Five rounds, as here,
+# are few. For a result that you publish, take more.)
 #
-# Six forms, forward and backward. Dense is here without $b_2$: its floor is that of the dot product.
+# Six forms, forward and backward. Dense is here without $b_2$: its floor is that of the dot product. Its keys
+# are counted as the kernel reads them, once for each sentence.
 
 # %%
 def forms(length, batch=4, head=4, d_head=32):
@@ -963,7 +1006,7 @@ for name, (step, (operations, _)) in forms(length=64).items():
 # %%
 # Output varies: times differ between machines.
 six = forms(length=1024)
-times = measure.times({name: step for name, (step, _) in six.items()}, rounds=3)
+times = measure.times({name: step for name, (step, _) in six.items()}, rounds=5)
 print(f"{'':>18}  floor ms  bound by  measured ms   quartiles        floors  speed")
 for name, (_, (operations, moved)) in six.items():
     least, bound = floor(operations, moved, rate, bandwidth)
@@ -974,9 +1017,37 @@ for name, (_, (operations, moved)) in six.items():
 
 # %% [markdown]
 # "speed" is against the plain dot product: look up your two guesses. "floors" is the measured time in
-# floors. No form gets down to 1, and they are not equally far from it. Compare the two forms of Random: the
-# same operations, and a floor that is the same where operations bind. What the floor misses must be in the
-# map.
+# floors. No form gets down to 1, and they are not equally far from it.
+#
+# Now recall exercise 11.2. From which length on should plain win here, and does it?
+
+# %%
+# Output varies: it comes from your machine's two numbers, and from the times above.
+def plain_wins_from(rate, bandwidth, **sizes):
+    """The smallest length up to 8192 at which the plain form has the lower floor, or None."""
+    for length in range(1, 8193):
+        (of_plain, _), (of_fused, _) = (
+            floor(*work(*counts, length=length, **sizes), rate, bandwidth) for counts in (PLAIN, FUSED)
+        )
+        if of_plain < of_fused:
+            return length
+
+
+print("by the floors, plain wins from length", plain_wins_from(rate, bandwidth, d_head=32, batch=4, head=4))
+of_plain, of_fused = six["dot product, plain"][1], six["dot product, fused"][1]
+ratio = floor(*of_plain, rate, bandwidth)[0] / floor(*of_fused, rate, bandwidth)[0]
+print(f"plain takes, by the floors, {ratio:.2f} times as long as fused,", end=" ")
+print(f"measured {times['dot product, plain']['ms'] / times['dot product, fused']['ms']:.2f} times")
+
+# %% [markdown]
+# If your machine is like the one of the stored numbers, the floors name the wrong winner. Both forms are
+# compute-bound. Then the longer of the two times is that of the operations, and the bytes of the map count
+# for *nothing*. On a machine they do count. It does not fetch all of the map while it multiplies, and a
+# softmax multiplies nothing, so there is nothing to hide behind. A floor is right about what it forbids. It
+# is not made to say which of two forms is faster.
+#
+# Compare the two forms of Random, too: the same operations, and a floor that is the same where operations
+# bind. What the floor misses must be in the map.
 #
 # ### Where the time goes
 #
@@ -1010,16 +1081,17 @@ for name, (_, operations, moved) in parts.items():
 #   1024 × 1024. Here the inner size is 32: there is less to reuse between two fetches.
 # - **A softmax is no copy.** It computes an exponential for each score. That is in no count of products.
 # - **Fresh memory costs.** If the copy to fresh memory is the slower one, compare the two: same bytes, same
-#   direction. A program gets a large new table from the operating system, page by page, and each page is
-#   set to 0 first. A map that is made anew in each step pays that each step. (On a GPU torch keeps the
-#   memory and hands it out again.)
+#   direction. A program gets a large new table from the operating system in small pieces, *pages*, and each
+#   page is set to 0 first. A map that is made anew in each step pays that each step. (On a GPU torch keeps
+#   the memory and hands it out again.)
 # - **Small tables are faster than the floor of their bytes.** A processor has some megabytes of memory of
-#   its own, its *cache*. What fits there need not come from outside.
+#   its own, the *processor's cache*. What fits there need not come from outside. The figure below shows it.
 #
-# The fused form avoids the second pass over the map and the fresh memory. It cannot avoid the exponentials.
+# The fused form never writes the map and never reads it back, and it needs no fresh memory for it. It cannot
+# avoid the exponentials.
 #
-# And **launches**: each takes some microseconds before it multiplies anything. For long tables that is
-# nothing, for six words it is all:
+# And **launches**: to start one takes some microseconds, with the Python around it, before anything is
+# multiplied. For long tables that is nothing, for six words it is all:
 
 # %%
 # Output varies: times differ between machines.
@@ -1032,7 +1104,8 @@ for name, (step, (operations, moved)) in tiny.items():
     print(f"{name:>18}: floor {1000 * least:.3f} µs, measured {took:3.0f} µs, {count} launches")
 
 # %% [markdown]
-# So for small inputs the floor says nothing, and the form with the fewest and simplest calls wins.
+# So for small inputs the floor says nothing, and the form with the fewest and simplest calls wins. (Some have
+# fewer launches than above: with one sentence and one head there is nothing to copy or to rearrange.)
 #
 # ### Time and memory against length
 #
@@ -1080,14 +1153,19 @@ plots.show(
     "six panels against the length, from 64 to 1024, for the dot product, Dense and Random. Above, the "
     "times: in short sentences both forms of each take about as long; in long ones the form that writes the "
     "map down for each sentence is the slower one. Dotted, their floors. Below, the peak memory: that form "
-    "rises with the square of the length, the fused ones in proportion to it. Random's one map has a lower "
-    "square.",
+    "rises with the square of the length, the fused ones in proportion to it. Random's one map rises with "
+    "the square too, but stays lower.",
 )
 
 # %% [markdown]
+# Look for a jump in the plain lines of the times, where they rise faster than the square. The cell below
+# tells how large a map of all four sentences and heads is. A likely reason for a jump: up to there a map fits
+# into the processor's cache, and one length further it has to go out to memory.
+#
 # Times differ between machines, memory does not. From 512 to 1024 tokens:
 
 # %%
+print("MiB of a map:", {length: 4 * 4 * 4 * length**2 / 2**20 for length in lengths})
 for name in six:
     print(f"{name:>18}: {found[name, 1024][2] / found[name, 512][2]:.0f} times the memory")
 ratio = found["Random, expanded", 1024][2] / found["Random, one map", 1024][2]
@@ -1132,7 +1210,8 @@ for name in names:
 #
 # ## On a card
 #
-# A GPU has the same two numbers, only larger. These were measured on one, and recorded in `data/results`,
+# A GPU has the same two numbers, only larger. It often sits on a board of its own, and people call it *the
+# card*. These numbers were measured on one, and recorded in `data/results`,
 # with everything that is needed to judge them:
 
 # %%
@@ -1159,6 +1238,10 @@ for name, (operations, moved) in table.items():  # numbers of 2 bytes
     on_card, bound = floor(operations, moved, card_rate, card_bandwidth)
     _, bound_here = floor(operations, 2 * moved, rate=100e9, bandwidth=20e9)  # float32 has twice the bytes
     print(f"{name:>28}: floor {on_card:.2f} ms, bound by {bound:>7}; with our round numbers by {bound_here}")
+found_on_card = plain_wins_from(card_rate, card_bandwidth, d_head=64, batch=64, head=12, item=2)
+found_here = plain_wins_from(100e9, 20e9, d_head=64, batch=64, head=12)
+print("plain has the lower floor from length", found_here, "with our round numbers; on the card:", end=" ")
+print(found_on_card)
 
 # %% [markdown]
 # Here is the same as a picture, known as the *roofline*. To the right: operations for each byte that is
@@ -1189,10 +1272,19 @@ plots.show(
 )
 
 # %% [markdown]
-# Writing the map down is what costs on a card. Now what was measured: attention alone, without projections,
+# Where plain begins to win, the card says None: there it never does. Writing the map down is what costs on a
+# card. Now what was measured: attention alone, without projections,
 # forward and backward, median of nine rounds. "spread" is the distance of the quartiles in percent of the
 # median. The floor comes from the operations and bytes in the record. "speed" is the time of torch's own
 # attention for the dot product, `sdpa`, divided by that of the form: above 1 is faster.
+#
+# **Predict** first, from all that you have seen: which of these nine comes closest to its floor, and which
+# stays furthest away? Is Random faster than sdpa, and is Dense? Write four words down.
+#
+# - `sdpa`: the dot product, by torch's kernel
+# - `dense` and `dense without bias`, `factorized_random as keys`: the same kernel with parameter keys
+# - `random`, one map; `random expanded, plain`, a map for each sentence
+# - `random + dot_product` and `factorized_dense`, both by a score_mod; `factorized_dense, plain`
 
 # %%
 core = {(row["form"], row["causal"]): row for row in record["core"] if row["length"] == 512}
@@ -1232,11 +1324,16 @@ plots.show(
 )
 
 # %% [markdown]
-# The form closest to its floor is the wasteful one, the expanded Random: where bytes bind, the floor is a
-# good forecast. Even sdpa stays at almost three floors. Its exponentials are in no count.
+# The form closest to its floor is the wasteful one, the expanded Random: here the floor was a fair forecast.
+# (The record counts ten passes over a map for each plain form. We counted nine for this one, hence the lower
+# floor in our own table.) That bytes bind is not enough: the plain Factorized Dense has the same floor, and
+# is far from it. It first makes its table from $A$ and $B$, and in the backward pass it takes the gradient of
+# that apart again; that work on the map is not in its ten passes. Your CPU may have it the other way round:
+# look how far the expanded Random was from its floor there. Even sdpa stays at almost three floors. Its
+# exponentials are in no count.
 #
-# Now one after the other: what this record supports, and what it does not. As in chapter 13, each sentence
-# is tested on the numbers:
+# Now one after the other: what this record supports, and what it does not. Each sentence is tested on the
+# numbers:
 
 # %%
 def claims(sentences, written_for=("NVIDIA H200", "2026-11-28")):
@@ -1286,11 +1383,11 @@ claims({
 
 # %% [markdown]
 # **Random** is the disappointment: by its floor it should be more than twice as fast as sdpa, and it was
-# slower. The spread gives a hint. A kernel that keeps the card busy takes the same time in every round.
-# Random's rounds differ by many percent. It looks as if the card waited: the form of that day was a chain of
-# small launches from Python, and to start one can take longer than to run it. The record does not prove it.
-# But it has a second hint: in the whole layer, below, the *plain* form, also one product per head, was faster
-# than this "fast" one.
+# slower. The spread gives a hint. Measured alone, the large kernels here take almost the same time in every
+# round; Random's rounds differ by many percent. (The whole layer, below, has noise of its own.) It looks as
+# if the card waited: the form of that day was a chain of small launches from Python, and to start one can
+# take longer than to run it. The record does not prove it. But it has a second hint: in the whole layer,
+# below, the *plain* form, also one product per head, was faster than this "fast" one.
 
 # %%
 layers = {row["form"]: row for row in record["layer"] if row["length"] == 512 and not row["causal"]}
@@ -1341,8 +1438,10 @@ claims({
 # %% [markdown]
 # Its floor is low: by operations and bytes it should be among the fastest. But for each score the kernel
 # looks up two numbers, $A$ and $B$, at places that it has to compute. And in the backward pass many scores
-# add to one and the same number. Neither is in our count. A floor is no forecast: it says what *cannot* be
-# faster, not what is fast.
+# add to one and the same number. Neither is in our count. `random + dot_product` goes the same way: a look-up
+# in $R$ for each score, and one gradient of $R$ to which all sentences add. Of the nine, only Factorized
+# Dense and Random are further from their floors. A floor is no forecast: it says what *cannot* be faster, not
+# what is fast.
 #
 # ## Training, and writing text
 #
@@ -1357,7 +1456,7 @@ for row in record["train"]:
     thousands, speed_up = row["tokens_per_second"] / 1000, row["faster_than_sdpa"]
     print(f"{row['score']:>17}: {thousands:6.0f} thousand tokens a second, speed {speed_up:.2f}")
 missing = [what.removeprefix("train ") for what in record["skipped"] if what.startswith("train ")]
-print("not measured:", ", ".join(missing) or "none")
+print("not measured, for want of time on the card:", ", ".join(missing) or "none")
 
 # %%
 train = {row["score"]: row["faster_than_sdpa"] for row in record["train"]}
@@ -1369,10 +1468,11 @@ claims({
 
 # %% [markdown]
 # Dense makes up for its bias: it has no projection to keys. And it has nothing to remember. When a model
-# writes text, one token at a time, each new token attends to all before it. Chapter 07 keeps what they need
-# in a cache: the values, and for the dot product the keys too. All of the cache is read for *every* new
-# token, with hardly any operations per byte, so writing is memory-bound on any machine. **Predict** the
-# bytes of the nine, relative to the dot product:
+# writes text, one token at a time, each new token attends to all before it. Chapter 07 keeps in a cache what
+# is needed of them. (This one is a table of the model. It has nothing to do with the processor's cache.) All
+# of it is read for *every* new token, with hardly any operations per byte, so writing is memory-bound on any
+# machine. What does each S need of the tokens before? **Predict** the bytes of the nine, relative to the dot
+# product:
 
 # %%
 caches_of = {}
@@ -1386,15 +1486,17 @@ for name in names:
     print(f"{name:>20}: {caches_of[name]:5} bytes, {Fraction(caches_of[name], caches_of['dot_product'])}")
 
 # %% [markdown]
-# Exactly one half, for every S that does not compare tokens. Their parameters are read too, $W_2$ or $R$.
+# The values are needed by all. Who compares tokens needs the keys too. So exactly one half, for every S that
+# does not. Their parameters are read too, $W_2$ or $R$.
 # But once for the whole batch, while keys are read for each sentence.
 #
 # ## Where it breaks
 #
 # - **The weights are gone.** Who wants to see the map, or drop some of its weights while training, has to
 #   write it down. With dropout the layer takes the plain form.
-# - **Two numbers are not a machine.** The floor knows no cache, no launch, no exponential, no look-up. You
-#   saw each of these once. It is a bound, and a good first guess for long inputs made of large products.
+# - **Two numbers are not a machine.** The floor knows no processor's cache, no launch, no exponential, no
+#   look-up, and it lets bytes hide behind operations. You saw each of these cost or save time. It is a bound,
+#   and a good first guess for long inputs made of large products.
 # - **One card, one day.** Another card has another balance, and another version of torch other kernels.
 #   Measure again: `python -m synth_lib.bench --suite attention --device cuda --minutes 4`.
 # - **Faster is not better.** Nothing here says which S learns more. That is chapters

@@ -1,5 +1,7 @@
 """The exercises of chapter 11: the floor of a step, and kernels that never make the map."""
 
+from operator import index
+
 import torch
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -22,16 +24,19 @@ EXERCISE_QUERIES = "Exercise 11.3: Factorized Random for a fused kernel"
 EXERCISE_BLOCKS = "Exercise 11.4: leave out the upper half"
 
 
-# 11.1. Two of the four products are bound by memory on the drawn machine, two by compute.
+# 11.1. Three of the five products are bound by memory on the drawn machine, two by compute. In each of the three
+# another table is small, so a table that is forgotten shows.
 
 
 def _floor_inputs(draw):
-    products = [(draw.integer(200, 900), draw.integer(2, 6), draw.integer(200, 900)) for _ in range(2)]
+    few = [draw.integer(2, 6) for _ in range(3)]
+    many = [(draw.integer(200, 500), draw.integer(501, 900)) for _ in range(3)]
+    products = [(few[0], *many[0]), (many[1][0], few[1], many[1][1]), (*many[2], few[2])]
     products += [tuple(draw.integer(300, 900) for _ in range(3)) for _ in range(2)]
     item = 2 * draw.integer(1, 2)
     thin, thick = (draw.integer(*range_) for range_ in ((8, 15), (25, 40)))
     bytes_per_second = 1e9 * draw.integer(11, 99)
-    turn = draw.integer(0, 3)
+    turn = draw.integer(0, 4)
     return {
         "products": products[turn:] + products[:turn],
         "item": item,
@@ -115,7 +120,7 @@ FLOORS = Exercise(
         ),
         Mistake(
             _floors_with(operations=lambda rows, inner, columns: 2 * rows * columns),
-            "each number of the result is counted as one multiply-add, but it is a sum over the inner axis.",
+            "all are bound by memory here; but each number of the result is a sum over the whole inner axis.",
             PRODUCT,
         ),
         Mistake(
@@ -133,6 +138,23 @@ FLOORS = Exercise(
         Mistake(
             _floors_with(moved=lambda rows, inner, columns, item: item * (rows * inner + inner * columns)),
             "the two factors are read, but the result is never written.",
+            FLOOR,
+        ),
+        Mistake(
+            _floors_with(
+                moved=lambda rows, inner, columns, item: item * (rows * inner + inner * columns + 2 * rows * columns)
+            ),
+            "the result is read and written; it is only written.",
+            FLOOR,
+        ),
+        Mistake(
+            _floors_with(moved=lambda rows, inner, columns, item: 3 * item * rows * inner),
+            "three tables are moved, but each is counted as large as the first one.",
+            FLOOR,
+        ),
+        Mistake(
+            _floors_with(together=lambda compute, memory: compute, bound=lambda *counts: True),
+            "only the operations are counted, but the numbers must also come from memory.",
             FLOOR,
         ),
         Mistake(
@@ -188,7 +210,8 @@ FLOORS = Exercise(
 )
 
 
-# 11.2. Plain against fused, forward and backward. The machine is drawn so that there is a crossover, at `wanted`.
+# 11.2. Plain against fused, forward and backward. The machine is drawn so that there is a crossover, at `wanted`. The
+# check also asks where there is none, and with a max_length at the crossover and just below it.
 
 
 PLAIN, KERNEL = (12, 12, 11), (14, 12, 0)  # operations / (l^2 d_head), numbers / (l d_head), numbers / l^2
@@ -209,10 +232,39 @@ def _crossover_inputs(draw):
     }
 
 
+def _crossovers(answer, operations_per_second, max_length, **machine):
+    """The answer, also on a machine whose bytes are slow, and with two other values of max_length."""
+
+    def ask(operations_per_second=operations_per_second, max_length=max_length, who=answer):
+        return who(operations_per_second=operations_per_second, max_length=max_length, **machine)
+
+    result = ask()
+    if not isinstance(result, tuple) or len(result) != 3:
+        return result
+    place = ask(who=_crossover)[0]
+    slow = ask(operations_per_second=20 * operations_per_second)
+    first = {
+        "on this machine": result[0],
+        "where bytes are slower": slow[0],
+        "if max_length is too short": ask(max_length=place - 1)[0],
+        "if max_length is just long enough": ask(max_length=place)[0],
+    }
+    plain, fused = ({"on this machine": result[part], "where bytes are slower": slow[part]} for part in (1, 2))
+    return {where: _told(length) for where, length in first.items()}, plain, fused
+
+
+def _told(first):
+    """In words: a None that is an answer is no forgotten return."""
+    try:
+        return f"length {index(first)}"
+    except TypeError:
+        return "no length" if first is None else repr(first)
+
+
 def _crossover_with(
-    plain=PLAIN, fused=KERNEL, together=max, unit=1e6, item_of=lambda item: item, pick=None, swap=False
+    plain=PLAIN, fused=KERNEL, together=max, unit=1e6, item_of=lambda item: item, pick=None, swap=False, none=None
 ):
-    """The answer from other counts, or other ways to use them."""
+    """The answer from other counts, or other ways to use them. none(max_length): what is returned for None."""
 
     def answer(d_head, item, operations_per_second, bytes_per_second, max_length):
         if swap:
@@ -225,7 +277,7 @@ def _crossover_with(
             return together(compute, memory)
 
         found = [length for length in range(1, max_length + 1) if floor(plain, length) < floor(fused, length)]
-        first = pick(found, max_length) if pick else found[0] if found else None
+        first = pick(found, max_length) if pick else found[0] if found else none(max_length) if none else None
         return first, floor(plain, max_length), floor(fused, max_length)
 
     return answer
@@ -270,6 +322,7 @@ CROSSOVER = Exercise(
     level="medium",
     inputs=_crossover_inputs,
     returns="first, plain, fused",
+    run=_crossovers,
     right=(_crossover, _crossover_while, _crossover_vectors),
     wrong=(
         Mistake(
@@ -348,12 +401,60 @@ CROSSOVER = Exercise(
             EXERCISE_CROSSOVER,
         ),
         Mistake(
-            _crossover_with(pick=lambda found, max_length: max_length - len(found)),
+            _crossover_with(unit=1e3),
+            "the floors are in milliseconds; microseconds are asked for.",
+            EXERCISE_CROSSOVER,
+        ),
+        Mistake(
+            lambda **machine: (lambda first, plain, fused: (first, fused, plain))(*_crossover(**machine)),
+            "the two floors are returned in the wrong order: plain comes before fused.",
+            EXERCISE_CROSSOVER,
+        ),
+        Mistake(
+            _crossover_with(fused=(14, 12, 11)),
+            "the fused form is taken to move the map as often as the plain one, but it never writes a map down.",
+            FUSED,
+        ),
+        Mistake(
+            _crossover_with(none=lambda max_length: 0),
+            "where there is no such length, this gives 0; None is asked for.",
+            EXERCISE_CROSSOVER,
+        ),
+        Mistake(
+            _crossover_with(none=lambda max_length: -1),
+            "where there is no such length, this gives -1; None is asked for.",
+            EXERCISE_CROSSOVER,
+        ),
+        Mistake(
+            _crossover_with(none=lambda max_length: max_length),
+            "where there is no such length, this gives max_length; None is asked for.",
+            EXERCISE_CROSSOVER,
+        ),
+        Mistake(
+            _crossover_with(none=lambda max_length: max_length + 1),
+            "where there is no such length, this gives max_length + 1; None is asked for.",
+            EXERCISE_CROSSOVER,
+        ),
+        Mistake(
+            lambda max_length, **machine: (
+                _crossover(max_length=4000, **machine)[0],
+                *_crossover(max_length=max_length, **machine)[1:],
+            ),
+            "the search goes on beyond max_length.",
+            EXERCISE_CROSSOVER,
+        ),
+        Mistake(
+            _crossover_with(pick=lambda found, max_length: found[0] if found and found[0] < max_length else None),
+            "the search ends before max_length, which belongs to the lengths that are asked about.",
+            EXERCISE_CROSSOVER,
+        ),
+        Mistake(
+            _crossover_with(pick=lambda found, max_length: max_length - len(found) if found else None),
             "this is the last length at which the fused form is at least as good, not the first at which it is not.",
             EXERCISE_CROSSOVER,
         ),
         Mistake(
-            _crossover_with(pick=lambda found, max_length: found[-1]),
+            _crossover_with(pick=lambda found, max_length: found[-1] if found else None),
             "this is the last length that was tried: does the loop end when the first one is found?",
             EXERCISE_CROSSOVER,
         ),
@@ -366,43 +467,53 @@ CROSSOVER = Exercise(
 )
 
 
-# 11.3. The answer prepares the arguments, the check calls the kernel: so it also sees whether a map is made.
+# 11.3. The answer prepares the arguments, the check calls the kernel: so it also sees whether a map is made. Where
+# answers run in a process of their own, a map that one makes and throws away is not seen; one that it returns is.
 
 
 def _kernel_inputs(draw):
-    sizes = draw.sizes("batch head rank d_head length max_length", high=11)
+    sizes = draw.sizes("batch head rank d_head", high=11)
     rank, d_head = sorted((sizes["rank"], sizes["d_head"]))
-    length, max_length = sorted((sizes["length"], sizes["max_length"]))
+    # Primes, larger than the other sizes: no product or difference of those is taken for an axis of a map.
+    length, max_length = [(23, 29), (23, 31), (29, 37), (31, 37)][draw.integer(0, 3)]
     factor = (sizes["head"], max_length, rank)
     value = (sizes["batch"], sizes["head"], length, d_head)
     return {"R1": draw.normal(*factor), "R2": draw.normal(*factor), "value": draw.normal(*value)}
 
 
 class _Maps(TorchDispatchMode):
-    """Whether a tensor is made that holds length x length numbers for each head."""
+    """Whether a tensor is made that holds length x length numbers for each head, or max_length of either."""
 
-    def __init__(self, head, length):
+    def __init__(self, R1, value):
         super().__init__()
-        self.head, self.length, self.made = head, length, False
+        self.lengths, self.made = {R1.shape[1], value.shape[2]}, False
+        self.smallest = value.shape[1] * value.shape[2] ** 2
 
     def __torch_dispatch__(self, function, types, arguments=(), named=None):
         made = function(*arguments, **(named or {}))
         for tensor in made if isinstance(made, (tuple, list)) else [made]:
-            if isinstance(tensor, torch.Tensor) and tensor.shape[-2:] == (self.length, self.length):
-                self.made |= tensor.numel() >= self.head * self.length**2
+            if isinstance(tensor, torch.Tensor) and tensor.dim() > 1 and self.lengths.issuperset(tensor.shape[-2:]):
+                self.made |= tensor.numel() >= self.smallest
         return made
 
 
 def _by_kernel(answer, R1, R2, value):
-    arguments = answer(R1=R1, R2=R2, value=value)
+    with _Maps(R1, value) as own:
+        arguments = answer(R1=R1, R2=R2, value=value)
     if not isinstance(arguments, dict):
         raise TypeError(f"the result should be a dict of arguments, but is of type {type(arguments).__name__}")
-    key = arguments.get("key")
+    key, mask = arguments.get("key"), arguments.get("attn_mask")
     if isinstance(key, torch.Tensor) and key.dim() == 4 and key.shape[2] != value.shape[2]:
         # torch's kernel on a CPU does not check this: it would read what lies behind the values.
         raise ValueError(f"there are {key.shape[2]} keys, but {value.shape[2]} values")
-    with _Maps(value.shape[1], value.shape[2]) as maps:
+    with _Maps(R1, value) as maps:
         mixed = F.scaled_dot_product_attention(value=value, **arguments)
+    if isinstance(mask, torch.Tensor) and mask.numel() >= own.smallest:
+        tables = mask.flatten(0, -3)
+        shared = torch.equal(tables, tables[:1].expand_as(tables))
+        return mixed, f"attn_mask holds {'the same' if shared else 'another'} table for every head"
+    if own.made:
+        return mixed, "a map is made before the kernel runs"
     if not maps.made:
         return mixed, "no map is made"
     same = arguments["query"].shape[-1] == value.shape[-1]
@@ -435,6 +546,14 @@ def _kernel_default_scale(R1, R2, value):
     return {"query": query, "key": key, "is_causal": True}
 
 
+def _kernel_ones(R1, R2, value):
+    """Filled up with ones: every score grows by the same number, and the softmax does not see it."""
+    query, key = _cut(R1, R2, value)
+    ones = torch.ones(len(value), *query.shape[:2], value.shape[-1] - query.shape[-1])
+    query, key = (torch.cat([factor.expand(len(value), -1, -1, -1), ones], dim=-1) for factor in (query, key))
+    return {"query": query, "key": key, "is_causal": True, "scale": 1}
+
+
 def _kernel_mask(R1, R2, value):
     """The mask as a table, which all heads share."""
     length = value.shape[2]
@@ -456,6 +575,24 @@ def _kernel_unexpanded(R1, R2, value):
 def _kernel_backward(R1, R2, value):
     mask = torch.ones(value.shape[2], value.shape[2], dtype=torch.bool).triu()
     return _arguments(*_cut(R1, R2, value), value, is_causal=False, attn_mask=mask)
+
+
+def _kernel_mask_for_each(R1, R2, value):
+    batch, head, length, _ = value.shape
+    mask = torch.ones(length, length, dtype=torch.bool).tril().expand(batch, head, -1, -1)
+    return _arguments(*_cut(R1, R2, value), value, is_causal=False, attn_mask=mask)
+
+
+def _kernel_bias(R1, R2, value):
+    scores = torch.einsum("hik,hjk->hij", *_cut(R1, R2, value))
+    future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    nothing = torch.zeros_like(value)
+    return {"query": nothing, "key": nothing, "attn_mask": scores.masked_fill(future, -float("inf"))}
+
+
+def _kernel_and_a_map(R1, R2, value):
+    torch.einsum("hik,hjk->hij", R1, R2)
+    return _kernel(R1, R2, value)
 
 
 def _kernel_with(change):
@@ -490,7 +627,7 @@ FACTORS = Exercise(
     inputs=_kernel_inputs,
     returns="mixed, memory",
     run=_by_kernel,
-    right=(_kernel, _kernel_default_scale, _kernel_mask),
+    right=(_kernel, _kernel_default_scale, _kernel_mask, _kernel_ones),
     wrong=(
         Mistake(
             _kernel_unpadded,
@@ -501,6 +638,21 @@ FACTORS = Exercise(
             _kernel_unexpanded,
             "the values are right, but torch takes the slow form: queries and keys have another batch axis.",
             SILENT,
+        ),
+        Mistake(
+            _kernel_bias,
+            "the values are right, but the map is made first and given to the kernel as a bias.",
+            QUERIES,
+        ),
+        Mistake(
+            _kernel_and_a_map,
+            "the values are right, but the function itself makes a map, before the kernel runs.",
+            EXERCISE_QUERIES,
+        ),
+        Mistake(
+            _kernel_mask_for_each,
+            "the values are right, but attn_mask is a table for every head; they can share one.",
+            EXERCISE_QUERIES,
         ),
         Mistake(
             lambda R1, R2, value: _arguments(*_cut(R1, R2, value), value, scale=None),
@@ -588,9 +740,9 @@ def _with_reads(answer, scores, value, size):
     return mixed, read.isnan().any(dim=3).any(dim=1).mT.contiguous() if alike else None
 
 
-def _masked(scores, first=0):
+def _masked(scores, first=0, ahead=1):
     """The weights of the queries first, first + 1, ..., from their scores for the keys 0, 1, ..."""
-    future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(first + 1)
+    future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(first + ahead)
     return scores.masked_fill(future, -float("inf")).softmax(dim=-1)
 
 
@@ -640,20 +792,23 @@ def _to_its_end(start, stop, length):
     return 0, stop
 
 
-def _blocks_unmasked(scores, value, size):
-    parts = []
-    for start in range(0, value.shape[2], size):
-        stop = min(start + size, value.shape[2])
-        parts.append(scores[:, start:stop, :stop].softmax(dim=-1) @ value[:, :, :stop])
-    return torch.cat(parts, dim=2)
+def _blocks_each(weights, keys=_to_its_end):
+    """weights(scores, start): the weights of one block, from its scores alone."""
+
+    def answer(scores, value, size):
+        length, parts = value.shape[2], []
+        for start in range(0, length, size):
+            stop = min(start + size, length)
+            first, last = keys(start, stop, length)
+            parts.append(weights(scores[:, start:stop, first:last], start) @ value[:, :, first:last])
+        return torch.cat(parts, dim=2)
+
+    return answer
 
 
-def _blocks_masked_from_the_corner(scores, value, size):
-    parts = []
-    for start in range(0, value.shape[2], size):
-        stop = min(start + size, value.shape[2])
-        parts.append(_masked(scores[:, start:stop, :stop]) @ value[:, :, :stop])
-    return torch.cat(parts, dim=2)
+def _no_softmax(scores, start):
+    future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(start + 1)
+    return scores.masked_fill(future, -float("inf"))
 
 
 def _blocks_without_the_rest(scores, value, size):
@@ -688,12 +843,12 @@ BLOCKS = Exercise(
             CAUSAL,
         ),
         Mistake(
-            _blocks_unmasked,
+            _blocks_each(lambda scores, start: scores.softmax(dim=-1)),
             "inside its own block, a query attends to keys behind it: the stairs are not yet the diagonal.",
             CAUSAL,
         ),
         Mistake(
-            _blocks_masked_from_the_corner,
+            _blocks_each(lambda scores, start: _masked(scores)),
             "the mask of every block begins at its first key, as if its first query stood at place 0.",
             EXERCISE_BLOCKS,
         ),
@@ -713,6 +868,31 @@ BLOCKS = Exercise(
             EXERCISE_BLOCKS,
         ),
         Mistake(
+            _blocks_each(lambda scores, start: scores),
+            "there is no softmax and no mask: the scores themselves average the values.",
+            EXERCISE_BLOCKS,
+        ),
+        Mistake(
+            _blocks_each(_no_softmax),
+            "the mask of minus infinity is there, but no softmax after it, which would make it 0.",
+            EXERCISE_BLOCKS,
+        ),
+        Mistake(
+            _blocks_with(_to_its_end, weights=lambda scores: _masked(scores, ahead=0)),
+            "the own token is masked too: query 0 has nothing left, and its weights are NaN.",
+            EXERCISE_BLOCKS,
+        ),
+        Mistake(
+            _blocks_with(_to_its_end, weights=lambda scores: _masked(scores, ahead=2)),
+            "the mask lets each query see one key ahead.",
+            EXERCISE_BLOCKS,
+        ),
+        Mistake(
+            _blocks_each(lambda scores, start: _masked(scores, start, ahead=2)),
+            "the mask of each block lets a query see one key ahead.",
+            EXERCISE_BLOCKS,
+        ),
+        Mistake(
             _blocks_with(_to_its_end, weights=lambda scores: _masked(scores.mT)),
             "the scores are transposed: rows are queries.",
             EXERCISE_BLOCKS,
@@ -725,6 +905,16 @@ BLOCKS = Exercise(
         Mistake(
             _blocks_with(lambda start, stop, length: (start, stop)),
             "each block sees its own keys alone; the keys before it are missing.",
+            EXERCISE_BLOCKS,
+        ),
+        Mistake(
+            _blocks_each(lambda scores, start: _masked(scores), keys=lambda start, stop, length: (start, stop)),
+            "only the blocks on the diagonal are left, each with a softmax of its own; earlier keys are missing.",
+            EXERCISE_BLOCKS,
+        ),
+        Mistake(
+            _blocks_with(lambda start, stop, length: (0, stop - 1)),
+            "each block ends one key too early: its last query must attend to itself.",
             EXERCISE_BLOCKS,
         ),
         Mistake(
