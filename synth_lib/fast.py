@@ -11,7 +11,8 @@
     score_mod   Factorized Dense, and mixtures that hold Random and a score of tokens: torch's FlexAttention, a kernel
                 into which the rest of the score is compiled. On CUDA only.
 
-Where no form is faster than the plain one, there is none: `form` returns None, and the layer works as always.
+Where no form is faster than the plain one, there is none: `form` returns None, and the layer works as always. Forward
+derivatives and torch.func.vmap need the plain form.
 """
 
 import warnings

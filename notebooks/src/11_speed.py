@@ -936,10 +936,10 @@ for name in names:
 # On a CPU, Dense takes its kernel from this size on. One sentence, or a shorter one, stays plain unless the
 # mask is causal: its maps are small, and there is little to save. Random has its blocks under a causal mask
 # alone. Else it stays plain for another reason: the library's plain form already makes one map for the batch,
-# or, with padding, needs one for each sentence. And Factorized Dense, and
-# the mixtures of Random with an S that reads tokens, would need a score_mod. On a GPU all have a form, if
-# torch can compile it there. The gradients are equal too, which the tests of the
-# library show for each form, mask and dtype.
+# or, with padding, needs one for each sentence. And Factorized Dense, and the mixtures of Random with an S that
+# reads tokens, would need a score_mod. A GPU has that, for inputs of the full length, from 128 tokens on, if
+# torch can compile it there. The gradients are equal too, which the tests of the library show for each form,
+# mask and dtype.
 #
 # ## Predict, then measure
 #

@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from synth_lib import measure
 from synth_lib.checks import Exercise, Mistake
 
 FLOOR = "The floor"
@@ -24,23 +25,26 @@ EXERCISE_QUERIES = "Exercise 11.3: Factorized Random for a fused kernel"
 EXERCISE_BLOCKS = "Exercise 11.4: leave out the upper half"
 
 
-# 11.1. Three of the five products are bound by memory on the drawn machine, two by compute. In each of the three
-# another table is small, so a table that is forgotten shows.
+# 11.1. Three of the six products are bound by memory on the drawn machine: in each another table is small, so a table
+# that is forgotten shows. One is bound by compute. Two lie near the balance of the machine, one on either side.
 
 
 def _floor_inputs(draw):
     few = [draw.integer(2, 6) for _ in range(3)]
     many = [(draw.integer(200, 500), draw.integer(501, 900)) for _ in range(3)]
     products = [(few[0], *many[0]), (many[1][0], few[1], many[1][1]), (*many[2], few[2])]
-    products += [tuple(draw.integer(300, 900) for _ in range(3)) for _ in range(2)]
+    products += [tuple(draw.integer(300, 900) for _ in range(3))]
     item = 2 * draw.integer(1, 2)
-    thin, thick = (draw.integer(*range_) for range_ in ((8, 15), (25, 40)))
+    balance = draw.integer(20, 120)  # operations in the time of one number
     bytes_per_second = 1e9 * draw.integer(11, 99)
-    turn = draw.integer(0, 4)
+    rows, columns = draw.integer(500, 700), draw.integer(701, 900)
+    for near in (balance * 1.5, balance / 1.5):  # operations for each number that is moved
+        products += [(rows, round(near / (2 - near * (1 / rows + 1 / columns))), columns)]
+    turn = draw.integer(0, 5)
     return {
         "products": products[turn:] + products[:turn],
         "item": item,
-        "operations_per_second": bytes_per_second * (thin + thick) / item,
+        "operations_per_second": bytes_per_second * balance / item,
         "bytes_per_second": bytes_per_second,
     }
 
@@ -730,14 +734,20 @@ def _blocks_inputs(draw):
 
 
 def _with_reads(answer, scores, value, size):
-    """The result, and which query's result reads which key: 0 times NaN is NaN, so a NaN shows who multiplies it."""
-    mixed = answer(scores=scores, value=value, size=size)
-    length = value.shape[2]
+    """The result; which query's result reads which key; and whether less is multiplied than in the full product.
+
+    0 times NaN is NaN, so a NaN shows who multiplies it. But not whether somebody set it to 0 before: so the operations
+    are counted too. (Where a class is graded, the answer computes in another process, and nothing is counted.)
+    """
+    results = []
+    counted = measure.operations(lambda: results.append(answer(scores=scores, value=value, size=size)))
+    (mixed,), length = results, value.shape[2]
+    less = counted < 0.9 * 2 * value.numel() * length
     each = value[:1].repeat(length, 1, 1, 1)  # in sentence j, key j is NaN
     each[range(length), :, range(length)] = float("nan")
     read = answer(scores=scores, value=each, size=size)
     alike = isinstance(read, torch.Tensor) and read.shape == each.shape
-    return mixed, read.isnan().any(dim=3).any(dim=1).mT.contiguous() if alike else None
+    return mixed, read.isnan().any(dim=3).any(dim=1).mT.contiguous() if alike else None, less
 
 
 def _masked(scores, first=0, ahead=1):
@@ -828,7 +838,7 @@ BLOCKS = Exercise(
     minutes=15,
     level="medium",
     inputs=_blocks_inputs,
-    returns="mixed, multiplied",
+    returns="mixed, multiplied, less work than the full product",
     run=_with_reads,
     right=(_blocks_cat, _blocks_written, _blocks_one_matrix),
     wrong=(
