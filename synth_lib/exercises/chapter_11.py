@@ -736,18 +736,22 @@ def _blocks_inputs(draw):
 def _with_reads(answer, scores, value, size):
     """The result; which query's result reads which key; and whether less is multiplied than in the full product.
 
-    0 times NaN is NaN, so a NaN shows who multiplies it. But not whether somebody set it to 0 before: so the operations
-    are counted too. (Where a class is graded, the answer computes in another process, and nothing is counted.)
+    0 times NaN is NaN, so a NaN shows who multiplies it. But not whether somebody set it to 0 before: where the NaNs
+    show nothing amiss, the operations are counted too. (Where a class is graded, the answer computes in another
+    process, and nothing is counted.)
     """
     results = []
     counted = measure.operations(lambda: results.append(answer(scores=scores, value=value, size=size)))
     (mixed,), length = results, value.shape[2]
-    less = counted < 0.9 * 2 * value.numel() * length
     each = value[:1].repeat(length, 1, 1, 1)  # in sentence j, key j is NaN
     each[range(length), :, range(length)] = float("nan")
     read = answer(scores=scores, value=each, size=size)
-    alike = isinstance(read, torch.Tensor) and read.shape == each.shape
-    return mixed, read.isnan().any(dim=3).any(dim=1).mT.contiguous() if alike else None, less
+    if not isinstance(read, torch.Tensor) or read.shape != each.shape:
+        return mixed, None, True
+    multiplied = read.isnan().any(dim=3).any(dim=1).mT.contiguous()
+    place = torch.arange(length)
+    amiss = (multiplied & (place >= (place // size + 1)[:, None] * size)).any().item()
+    return mixed, multiplied, amiss or counted < 0.9 * 2 * value.numel() * length
 
 
 def _masked(scores, first=0, ahead=1):

@@ -81,7 +81,8 @@ def pages(row, course, titles):
 def alone(message):
     """What the check says, without the status that stands beside it."""
     message = message.removeprefix("Right.").removeprefix("Not yet: ").removeprefix(BLANK).strip()
-    return message[:1].upper() + message[1:]
+    word = message.partition(" ")[0]
+    return message if "_" in word else message[:1].upper() + message[1:]  # a name of code stays as it is
 
 
 def said_once(exercises):
