@@ -433,13 +433,16 @@ def test_what_is_out_of_order_is_tried_again_and_not_written_down(tmp_path, monk
 
 
 @can_grade
-def test_a_worker_whose_grading_is_gone_ends():
+@pytest.mark.parametrize(("parent", "status"), [(1, 1), (None, 0)], ids=["gone", "there"])
+def test_a_worker_whose_grading_is_gone_ends(parent, status):
+    """Status 1 alone would not show it: a worker that fails ends with 1, too."""
     from multiprocessing import get_context
 
-    worker = get_context("spawn").Process(target=grading_tool.start_worker, args=(["02"], True, 1))
+    parent = parent or os.getpid()
+    worker = get_context("spawn").Process(target=grading_tool.start_worker, args=(["02"], True, parent))
     worker.start()
     worker.join(60)
-    assert worker.exitcode == 1
+    assert worker.exitcode == status
 
 
 # --- files and names ---

@@ -747,7 +747,7 @@ def _with_reads(answer, scores, value, size):
     each[range(length), :, range(length)] = float("nan")
     read = answer(scores=scores, value=each, size=size)
     if not isinstance(read, torch.Tensor) or read.shape != each.shape:
-        return mixed, None, True
+        return mixed, None, None
     multiplied = read.isnan().any(dim=3).any(dim=1).mT.contiguous()
     place = torch.arange(length)
     amiss = (multiplied & (place >= (place // size + 1)[:, None] * size)).any().item()
