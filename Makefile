@@ -32,13 +32,13 @@ notebooks: $(STAMP)
 	@$(PYTHON) tools/build_notebooks.py $(if $(ALL),--all)
 
 bench: $(STAMP)
-	@$(PYTHON) -m synth_lib.bench --suite attention --device cpu --minutes 5
+	@$(PYTHON) -m synth_lib.lab.bench --suite attention --device cpu --minutes 5
 
 assignment: given-CHAPTERS given-OUT $(STAMP)
-	@$(PYTHON) tools/assignment.py --chapters "$(CHAPTERS)" --out "$(OUT)" $(if $(REPO),--repo "$(REPO)") $(if $(REF),--ref "$(REF)") $(if $(NBGRADER),--nbgrader)
+	@$(PYTHON) tools/classroom/assignment.py --chapters "$(CHAPTERS)" --out "$(OUT)" $(if $(REPO),--repo "$(REPO)") $(if $(REF),--ref "$(REF)") $(if $(NBGRADER),--nbgrader)
 
 grade: given-SUBMISSIONS $(STAMP)
-	@$(PYTHON) tools/grade.py "$(SUBMISSIONS)" --out "$(or $(OUT),grades.csv)" --chapters "$(CHAPTERS)" $(if $(JOBS),--jobs $(JOBS))
+	@$(PYTHON) tools/classroom/grade.py "$(SUBMISSIONS)" --out "$(or $(OUT),grades.csv)" --chapters "$(CHAPTERS)" $(if $(JOBS),--jobs $(JOBS))
 
 # Before anything is installed or run: is the variable there?
 given-CHAPTERS given-OUT:
@@ -48,7 +48,7 @@ given-SUBMISSIONS:
 	@test -n "$(SUBMISSIONS)" || { echo 'SUBMISSIONS is missing: make grade SUBMISSIONS=folder OUT=grades.csv' >&2; exit 2; }
 
 fuzz: $(STAMP)
-	@$(PYTHON) tools/fuzz_grading.py
+	@$(PYTHON) tools/classroom/fuzz_grading.py
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache build *.egg-info

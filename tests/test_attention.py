@@ -1,10 +1,17 @@
 """The one layer: its contract on every S, against loops over the equations and by its properties."""
 
-import properties
 import pytest
-import reference
 import torch
-from properties import (
+from torch import nn
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+
+from synth_lib import masks
+from synth_lib.attention import Attention
+from synth_lib.scores import Dense, Random, Score
+from tests.helpers import properties, reference
+from tests.helpers.properties import (
     ALL,
     BATCH,
     D_HEAD,
@@ -19,14 +26,6 @@ from properties import (
     refuses,
     with_large_scores,
 )
-from torch import nn
-from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
-
-from synth_lib import masks
-from synth_lib.attention import Attention
-from synth_lib.scores import Dense, Random, Score
 
 LENGTHS = [LENGTH, 2, 0]  # real tokens of each sentence where there is padding
 

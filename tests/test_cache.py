@@ -1,14 +1,26 @@
 """The cache: one token at a time, or some, gives what the full pass gives, for every S; and what it costs."""
 
-import properties
 import pytest
 import torch
-from properties import ALL, BATCH, D_HEAD, D_MODEL, HEAD, MAX_LENGTH, SINGLE, build, example, refuses, with_large_scores
 
 from synth_lib import masks
 from synth_lib.attention import Attention, Cache
 from synth_lib.models import EncoderDecoder, LanguageModel
 from synth_lib.scores import Dense, DotProduct, Mixture, Random
+from tests.helpers import properties
+from tests.helpers.properties import (
+    ALL,
+    BATCH,
+    D_HEAD,
+    D_MODEL,
+    HEAD,
+    MAX_LENGTH,
+    SINGLE,
+    build,
+    example,
+    refuses,
+    with_large_scores,
+)
 
 CHUNKS = [(1,) * MAX_LENGTH, (3, 1, 2, 2), (MAX_LENGTH,), (5, 3)]
 VOCAB, LAYER = 11, 2

@@ -1,13 +1,23 @@
 """Cross-attention: queries from one sequence, keys and values from another; on every S, against loops."""
 
-import properties
 import pytest
-import reference
 import torch
-from properties import ALL, BATCH, CONDITIONED_ON, D_MODEL, HEAD, MAX_LENGTH, RANDOM, SINGLE, example, refuses
 
 from synth_lib import masks
 from synth_lib.attention import Attention, Cache, CrossAttention
+from tests.helpers import properties, reference
+from tests.helpers.properties import (
+    ALL,
+    BATCH,
+    CONDITIONED_ON,
+    D_MODEL,
+    HEAD,
+    MAX_LENGTH,
+    RANDOM,
+    SINGLE,
+    example,
+    refuses,
+)
 
 QUERY = 6  # the memory is shorter or longer, never as long: a swapped axis cannot pass
 SHORT, LONG = 4, MAX_LENGTH

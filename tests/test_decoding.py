@@ -5,9 +5,9 @@ from itertools import product
 
 import pytest
 import torch
-from properties import refuses
 
 from synth_lib.decoding import beam_search, check_sampling, greedy_search, length_factor, sample
+from tests.helpers.properties import refuses
 
 START, END = 7, 0  # START is no token that can be written
 

@@ -2,7 +2,7 @@
 
 On a CPU some forms are not chosen, since they are not faster there, and FlexAttention does not train. All are tested
 here nevertheless: `mixed` is told the form, and in the place of FlexAttention stands what it computes. The same
-comparison on a GPU, with the kernels: python -m synth_lib.bench --suite check --device cuda
+comparison on a GPU, with the kernels: python -m synth_lib.lab.bench --suite check --device cuda
 """
 
 import warnings
@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from einops import rearrange
-from properties import ALL, SINGLE, refuses, with_large_scores
 from torch.nn.utils import prune
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -19,6 +18,7 @@ from synth_lib import fast, masks
 from synth_lib.attention import Attention, CrossAttention
 from synth_lib.models import Classifier, EncoderDecoder, LanguageModel
 from synth_lib.scores import Dense, make_score
+from tests.helpers.properties import ALL, SINGLE, refuses, with_large_scores
 
 BATCH, HEAD, D_HEAD, RANK = 3, 2, 5, 3
 D_MODEL = HEAD * D_HEAD

@@ -4,7 +4,6 @@ Every broken copy runs and gives tensors of the right shape. Each entry of FAULT
 broken, which property sees it, and for which S. A fault that its property does not see fails the suite.
 """
 
-import properties
 import pytest
 import torch
 from torch import nn
@@ -12,6 +11,7 @@ from torch import nn
 from synth_lib import attention, masks, scores
 from synth_lib.attention import Attention
 from synth_lib.scores import Dense, DotProduct, FactorizedDense, FactorizedRandom, Random, Score
+from tests.helpers import properties
 
 
 def use(score, module):

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from properties import refuses
 
 from synth_lib.masks import causal, check_mask, masked_softmax, padding
+from tests.helpers.properties import refuses
 
 BATCH, HEAD, LENGTH = 3, 4, 5
 

@@ -3,15 +3,15 @@
 import math
 
 import pytest
-import reference
 import torch
-from properties import refuses
-from test_decoding import judged
 from torch.nn import functional as F
 
 from synth_lib.models import Block, Classifier, EncoderDecoder, LanguageModel
 from synth_lib.scores import SCORES as registry
 from synth_lib.scores import Dense
+from tests.helpers import reference
+from tests.helpers.properties import refuses
+from tests.test_decoding import judged
 
 SCORES = [*registry, "random + dense"]
 VOCAB, D_MODEL, HEAD, LAYER, MAX_LENGTH = 11, 12, 3, 2, 8

@@ -2,25 +2,8 @@
 
 from math import exp
 
-import properties
 import pytest
-import reference
 import torch
-from properties import (
-    ALL,
-    BATCH,
-    D_HEAD,
-    D_MODEL,
-    HEAD,
-    LENGTH,
-    MAX_LENGTH,
-    MIXTURES,
-    RANDOM,
-    SINGLE,
-    build,
-    example,
-    refuses,
-)
 
 from synth_lib.scores import (
     SCORES,
@@ -35,6 +18,22 @@ from synth_lib.scores import (
     make_score,
     shifted_scores,
     uniform_scores,
+)
+from tests.helpers import properties, reference
+from tests.helpers.properties import (
+    ALL,
+    BATCH,
+    D_HEAD,
+    D_MODEL,
+    HEAD,
+    LENGTH,
+    MAX_LENGTH,
+    MIXTURES,
+    RANDOM,
+    SINGLE,
+    build,
+    example,
+    refuses,
 )
 
 SIZES = (D_MODEL, HEAD, MAX_LENGTH)

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from properties import refuses
 
 from synth_lib.shapes import GLOSSARY, Axes, ShapeError
+from tests.helpers.properties import refuses
 
 BATCH, HEAD, LENGTH, D_MODEL, D_HEAD = 2, 3, 5, 12, 4
 

@@ -25,8 +25,8 @@ def fetch(repository, ref, folder):
 
 if getattr(importlib.util.find_spec("synth_lib"), "origin", None) is None:
     places = [*Path.cwd().parents, Path.cwd() / "synthesizers"]
-    found = [place for place in places if (place / "synth_lib" / "checks.py").is_file()] or places[-1:]
-    if not (found[0] / "synth_lib" / "checks.py").is_file():
+    found = [place for place in places if (place / "synth_lib" / "shapes.py").is_file()] or places[-1:]
+    if not (found[0] / "synth_lib" / "shapes.py").is_file():
         fetch(os.environ.get("SYNTH_REPO", "@REPOSITORY@"), os.environ.get("SYNTH_REF", "@REF@"), found[0])
     sys.path.insert(0, str(found[0]))
 missing = [name for name in ("einops", "tokenizers") if importlib.util.find_spec(name) is None]

@@ -88,7 +88,7 @@ def library_line():
 
 def data_line():
     try:
-        data = importlib.import_module("synth_lib.data")
+        data = importlib.import_module("synth_lib.text.corpora")
         for split in ("train", "valid", "test"):
             data.load_text(split)  # reads the file and compares its checksum
     except Exception as error:

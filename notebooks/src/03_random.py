@@ -25,7 +25,7 @@ from synth_lib.attention import Attention
 from synth_lib.checks import check
 from synth_lib.scores import Dense, DotProduct, Random, decaying_scores, shifted_scores, uniform_scores
 from synth_lib.shapes import Axes
-from synth_lib.train import parameter_groups
+from synth_lib.lab.train import parameter_groups
 
 # %% [markdown]
 # ## The question
@@ -693,7 +693,7 @@ for length in (32, 256, 512):
 # Now train such an $R$, with nothing around it. The task is to *reverse* 32 places: query $i$ should look at
 # key $31 - i$. `nn.functional.cross_entropy(R, wanted)` is the loss from above, the mean of $-\log$ of the
 # wanted weight over the rows. `AdamW` is Adam with an option that comes next. `betas` say how long the two averages
-# remember; these are the values of `synth_lib.train`. A step of training is three lines: `zero_grad` forgets
+# remember; these are the values of `synth_lib.lab.train`. A step of training is three lines: `zero_grad` forgets
 # the gradients of the step before, `backward` computes new ones, `step` moves the parameters.
 
 # %%

@@ -22,7 +22,8 @@ import torch
 from einops import einsum
 from torch import nn
 
-from synth_lib import plots, probes
+from synth_lib import plots
+from synth_lib.lab import probes
 from synth_lib.attention import Attention
 from synth_lib.checks import check
 from synth_lib.shapes import Axes
@@ -274,7 +275,7 @@ _ = axes_task(model.attention(model.embed(*parts))[1], "batch 1 query key", "wei
 # rate rises in the first steps, then falls. Dense on the task *token*:
 
 # %%
-from synth_lib.train import schedule
+from synth_lib.lab.train import schedule
 
 
 def train_one(model, draw, seed, steps=200, learning_rate=0.02):
@@ -560,7 +561,7 @@ print(f"{len(away)} failed models: at most 0.03 below the counting guess, at mos
 # answer with the value that gets most:
 
 # %%
-from synth_lib.probes import accuracy
+from synth_lib.lab.probes import accuracy
 
 parts, targets = draws["position"](1000, torch.Generator().manual_seed(5))
 votes = nn.functional.one_hot(parts[0], 10).float()
@@ -787,7 +788,7 @@ print("right answers:", (answers == right).float().mean().item())
 #
 # Does training find such a way? Now with whole blocks, as in [chapter 07](07_whole_models.ipynb): attention,
 # mlp, and *residual connections*, which means that each part adds to what is there. `d_model` is 64. These
-# trainings take too long for a notebook. The command `python -m synth_lib.probes --study depth` made them,
+# trainings take too long for a notebook. The command `python -m synth_lib.lab.probes --study depth` made them,
 # and its records are in `data/results`.
 
 # %%

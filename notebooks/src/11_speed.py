@@ -23,10 +23,11 @@ import torch
 from einops import einsum, rearrange
 from torch.nn import functional as F
 
-from synth_lib import fast, masks, measure, plots
+from synth_lib import fast, masks, plots
+from synth_lib.lab import measure
 from synth_lib.attention import Attention
 from synth_lib.checks import check
-from synth_lib.data import DATA
+from synth_lib.text.corpora import DATA
 from synth_lib.models import LanguageModel
 from synth_lib.scores import make_score
 from synth_lib.shapes import Axes
@@ -1498,7 +1499,7 @@ for name in names:
 #   look-up, and it lets bytes hide behind operations. You saw each of these cost or save time. It is a bound,
 #   and a good first guess for long inputs made of large products.
 # - **One card, one day.** Another card has another balance, and another version of torch other kernels.
-#   Measure again: `python -m synth_lib.bench --suite attention --device cuda --minutes 4`.
+#   Measure again: `python -m synth_lib.lab.bench --suite attention --device cuda --minutes 4`.
 # - **Faster is not better.** Nothing here says which S learns more. That is chapters
 #   [08](08_what_each_score_can_do.ipynb) and [13](13_train_on_gpu.ipynb).
 #

@@ -27,11 +27,11 @@ from torch import nn
 
 from synth_lib import plots
 from synth_lib.checks import check
-from synth_lib.data import DATA, random_windows, shakespeare
+from synth_lib.text.corpora import DATA, random_windows, shakespeare
 from synth_lib.models import LanguageModel
 from synth_lib.shapes import Axes
-from synth_lib.suites import GPU, VARIANTS, WIDER, run_suite
-from synth_lib.train import Settings, parameter_groups, schedule, train_language_model
+from synth_lib.lab.suites import GPU, VARIANTS, WIDER, run_suite
+from synth_lib.lab.train import Settings, parameter_groups, schedule, train_language_model
 
 # %% [markdown]
 # ## The question
@@ -549,8 +549,8 @@ claims(gpu, {
 # regression)?
 
 # %%
-from synth_lib.baselines import tfidf_logistic_regression
-from synth_lib.data import glosses
+from synth_lib.text.baselines import tfidf_logistic_regression
+from synth_lib.text.corpora import glosses
 
 definitions = glosses()
 counting_words = tfidf_logistic_regression(definitions["train"], definitions["test"])
@@ -1150,9 +1150,9 @@ for variant, perplexity in lm1b.items() if "Vanilla" in lm else ():
 # and on Colab write `python`, there after `!cd synthesizers &&`):
 #
 # ```
-# .venv/bin/python -m synth_lib.train --suite laptop --out runs/laptop.json --workers 2 --device cpu
-# .venv/bin/python -m synth_lib.train --suite gpu --out runs/gpu.json --workers 14 --device cuda --minutes 8
-# .venv/bin/python -m synth_lib.train --suite gpu-why --out runs/gpu-why.json --workers 14 --device cuda \
+# .venv/bin/python -m synth_lib.lab.train --suite laptop --out runs/laptop.json --workers 2 --device cpu
+# .venv/bin/python -m synth_lib.lab.train --suite gpu --out runs/gpu.json --workers 14 --device cuda --minutes 8
+# .venv/bin/python -m synth_lib.lab.train --suite gpu-why --out runs/gpu-why.json --workers 14 --device cuda \
 #     --minutes 8
 # ```
 #
@@ -1195,4 +1195,4 @@ for suite, stored in {"gpu": gpu, "gpu-why": why}.items():
 #    nothing about S.
 #
 # **Where it is going next.** Add a question of your own: a suite is a list of runs in
-# `synth_lib/suites.py`, and each run is a dictionary.
+# `synth_lib/lab/suites.py`, and each run is a dictionary.

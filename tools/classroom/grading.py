@@ -6,7 +6,8 @@ import io
 from dataclasses import asdict, dataclass, field
 
 from synth_lib import checks
-from synth_lib.checks import Draw
+from synth_lib.checks import engine
+from synth_lib.checks.exercise import Draw
 from tools.classroom import submissions
 from tools.classroom.fragments import torn
 from tools.classroom.student import NONSENSE, ProcessEnded, Student
@@ -41,13 +42,13 @@ def grading_checks(course):
 
     An answer that knows the inputs of the notebook does not pass, and a busy machine costs no points.
     """
-    before = checks.Draw, checks.SECONDS, checks.ALL_SECONDS
+    before = engine.Draw, engine.SECONDS, engine.ALL_SECONDS
     seconds = course.limits["seconds_per_exercise"]
-    checks.Draw, checks.SECONDS, checks.ALL_SECONDS = _draw_from(course.seed), seconds, 2 * seconds
+    engine.Draw, engine.SECONDS, engine.ALL_SECONDS = _draw_from(course.seed), seconds, 2 * seconds
     try:
         yield
     finally:
-        checks.Draw, checks.SECONDS, checks.ALL_SECONDS = before
+        engine.Draw, engine.SECONDS, engine.ALL_SECONDS = before
 
 
 @functools.cache  # one function for a seed: the checks keep what is right for it

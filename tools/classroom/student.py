@@ -28,7 +28,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from tools.classroom import wire
+from tools.classroom import protocol as wire
 
 ROOT = Path(__file__).resolve().parents[2]
 STUB = '''"""In a graded notebook the checks say nothing: the grader asks afterwards, elsewhere."""
@@ -87,9 +87,9 @@ def undisturbed():
 
 def library(folder):
     """A copy of synth_lib in `folder` from which a notebook runs and no answer can be read."""
-    skipped = shutil.ignore_patterns("__pycache__", "exercises", "checks.py")
+    skipped = shutil.ignore_patterns("__pycache__", "bank", "engine.py", "exercise.py", "compare.py")
     shutil.copytree(ROOT / "synth_lib", folder / "synth_lib", ignore=skipped)
-    (folder / "synth_lib" / "checks.py").write_text(STUB, encoding="utf8")
+    (folder / "synth_lib" / "checks" / "__init__.py").write_text(STUB, encoding="utf8")
     (folder / "data").symlink_to(ROOT / "data")
 
 
@@ -105,7 +105,7 @@ def readable(folder):
     places |= {"/etc/ld.so.cache", "/etc/localtime", "/dev/urandom", "/dev/zero", "/sys/devices/system/cpu"}
     places |= {str(folder), str(ROOT / "data")}
     for place in map(Path, places):
-        if place.resolve() in (ROOT, *ROOT.parents) or (place / "synth_lib" / "exercises").exists():
+        if place.resolve() in (ROOT, *ROOT.parents) or (place / "synth_lib" / "checks" / "bank").exists():
             raise RuntimeError(f"{place} holds the exercises: install the library with `pip install -e .` elsewhere")
     return sorted(os.path.realpath(place) for place in places)
 
@@ -190,7 +190,7 @@ class Nursery:
             "MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": "",
             "LANG": "C.UTF-8", "PYTHONHASHSEED": "0",
         }  # fmt: skip
-        script = Path(__file__).with_name("nursery.py")
+        script = Path(__file__).with_name("fork_server.py")
         command = [sys.executable, "-I", "-B", str(script), str(self.folder), str(theirs.fileno())]
         self.process = subprocess.Popen(command, env=environment, cwd=self.folder, pass_fds=[theirs.fileno()])
         theirs.close()

@@ -1,0 +1,12 @@
+"""What an exercise calls: `check("02.1", dense_scores)` for a verdict, `progress()` for what is left.
+
+    exercise    what an exercise is made of: inputs, right answers, known mistakes
+    bank        the exercises, one file a chapter
+    engine      runs an answer and finds the verdict
+    compare     whether two results are the same
+    guard       a time limit for an answer, and nothing of it left behind
+"""
+
+from synth_lib.checks.engine import Progress, Verdict, check, find, progress
+
+__all__ = ["Progress", "Verdict", "check", "find", "progress"]

@@ -1,0 +1,611 @@
+"""The exercises of chapter 08: what each S can do. A task is a place to look at, arXiv 2005.00743, Table 1."""
+
+from collections import Counter
+from functools import cache
+
+import torch
+from torch.nn.functional import one_hot
+
+from synth_lib.checks.exercise import Exercise, Mistake
+from synth_lib.lab.probes import distance_to
+
+QUESTION = "The question"
+EQUATIONS = "The equations"
+PREDICT = "Predict the table"
+GUESS = "What would a guess score?"
+FAILS = "Fixed Random"
+FACTORIZED = "What the factorized ones lose"
+EXERCISE_PLACES = "Exercise 08.3: a task for Dense that Factorized Dense cannot learn"
+EXERCISE_MAP = "Exercise 08.4: a map for Random that a small rank cannot learn"
+
+
+# 08.1. Rows of the chapter, as entries of Table 1; not all, because a message shows their names only if they are few.
+# The answer never sees a name.
+
+NOTHING, OWN, ALL = "nothing", "X_i", "X_j for all j"
+ROWS = {
+    "Fixed Random": ((NOTHING,), False),
+    "Random": ((NOTHING,), True),
+    "Dense": ((OWN,), True),
+    "dot product": ((ALL,), True),
+    "Random + Dense": ((NOTHING, OWN), True),
+    "Dense + dot product": ((OWN, ALL), True),
+    "dot product + Random": ((ALL, NOTHING), True),
+    "Dense + Factorized Dense": ((OWN, OWN), True),
+}
+TASKS = ("position", "token", "pair")
+
+
+def _table_inputs(draw):
+    return {
+        "conditioned_on": {name: entries for name, (entries, _) in ROWS.items()},
+        "trained": {name: trained for name, (_, trained) in ROWS.items()},
+        "task": TASKS,
+    }
+
+
+def _solved_by(answer, conditioned_on, trained, task):
+    """For each task the names for which the answer says yes: a text for the plain S and one for the mixtures."""
+    found = {}
+    for one in task:
+        says = {name: answer(conditioned_on[name], trained[name], one) for name in conditioned_on}
+        kinds = {type(said).__name__ for said in says.values()} - {"bool"}
+        if kinds:
+            raise TypeError(f"the result should be True or False, but is of the type {kinds.pop()}")
+        for group, is_mixture in (("plain S", False), ("mixtures", True)):
+            yes = [name for name, said in says.items() if said and (len(conditioned_on[name]) > 1) == is_mixture]
+            found[f"{one}, {group}"] = ", ".join(yes)
+    return found
+
+
+def _rule(choose=max, needs=None, compare=int.__ge__, look_at_trained=True):
+    """An answer that compares what is read, 0 to 2, with what is needed."""
+    needs = needs or {"position": 0, "token": 1, "pair": 2}
+
+    def answer(conditioned_on, trained, task):
+        if look_at_trained and not trained:
+            return False
+        return compare(choose((NOTHING, OWN, ALL).index(entry) for entry in conditioned_on), needs[task])
+
+    return answer
+
+
+def _solves_by_sets(conditioned_on, trained, task):
+    enough = {"position": {NOTHING, OWN, ALL}, "token": {OWN, ALL}, "pair": {ALL}}
+    return trained and bool(enough[task] & set(conditioned_on))
+
+
+def _solves_in_sentences(conditioned_on, trained, task):
+    if not trained:
+        return False
+    if task == "position":
+        return True
+    return ALL in conditioned_on or (task == "token" and OWN in conditioned_on)
+
+
+def _solves_by_text(conditioned_on, trained, task):
+    reads_all = conditioned_on == ALL
+    return trained and (task == "position" or reads_all or (task == "token" and conditioned_on == OWN))
+
+
+SOLVES = Exercise(
+    key="08.1",
+    title="the table as a rule",
+    name="solves",
+    minutes=10,
+    level="easy",
+    inputs=_table_inputs,
+    returns="True or False",
+    run=_solved_by,
+    right=(_rule(), _solves_by_sets, _solves_in_sentences),
+    wrong=(
+        Mistake(
+            _rule(choose=min),
+            "a mixture is held for as weak as its weakest part.",
+            EQUATIONS,
+        ),
+        Mistake(
+            _rule(choose=lambda levels: next(iter(levels))),
+            "only the first part of a mixture is looked at.",
+            EQUATIONS,
+        ),
+        Mistake(
+            _rule(choose=lambda levels: list(levels)[-1]),
+            "only the last part of a mixture is looked at.",
+            EQUATIONS,
+        ),
+        Mistake(
+            _rule(look_at_trained=False),
+            "scores that stay as they were drawn are held for as good as trained ones.",
+            PREDICT,
+        ),
+        Mistake(
+            _rule(compare=int.__eq__),
+            "each S is allowed its own task alone; whoever reads more can leave unread what is not needed.",
+            EQUATIONS,
+        ),
+        Mistake(
+            _rule(compare=int.__gt__),
+            "more is asked than a task needs: where is the answer to my own question written?",
+            QUESTION,
+        ),
+        Mistake(
+            _rule(needs={"position": 0, "token": 1, "pair": 1}),
+            "the own token is held for enough to find the match, but it tells what to look for, not where.",
+            QUESTION,
+        ),
+        Mistake(
+            _rule(needs={"position": 0, "token": 2, "pair": 2}),
+            "the task token is held for a comparison; but the pointer alone names the place.",
+            QUESTION,
+        ),
+        Mistake(
+            _rule(needs={"position": 1, "token": 1, "pair": 2}),
+            "Random is held to be unable to reverse; but each of its rows belongs to one place.",
+            QUESTION,
+        ),
+        Mistake(
+            _rule(needs={"position": 0, "token": 0, "pair": 2}),
+            "a row that reads nothing is held to know the pointer.",
+            QUESTION,
+        ),
+        Mistake(
+            lambda conditioned_on, trained, task: (
+                trained and (task != "position" or NOTHING in conditioned_on) and _rule()(conditioned_on, trained, task)
+            ),
+            "the place is held to be known to Random alone; but the token contains its place.",
+            EQUATIONS,
+        ),
+        Mistake(
+            _rule(choose=sum),
+            "what the parts read is added up; two parts that read the own token still read nothing but that.",
+            EQUATIONS,
+        ),
+        Mistake(
+            _solves_by_text,
+            "the tuple `conditioned_on` is compared with a text, which it never equals; the text is an entry of it.",
+            PREDICT,
+        ),
+        Mistake(
+            lambda conditioned_on, trained, task: trained,
+            "every trained S is held to solve everything.",
+            PREDICT,
+        ),
+    ),
+)
+
+
+# 08.2. Every sentence has a value that is not the most common one of the batch, and no sentence has all values. The
+# chances are multiples of 1/64, so that sums are exact in any order.
+
+
+def _guess_inputs(draw):
+    sizes = draw.sizes("batch length", low=4, high=9)
+    batch, length = sizes["batch"], sizes["length"] + 4
+    rows = []
+    for number in range(batch):
+        favourite = draw.integer(0, 2) + 3 * (number % 2)  # sentences prefer different values
+        rows.append([favourite if draw.integer(0, 2) == 0 else draw.integer(0, 6) for _ in range(length)])
+    parts = [1] * length
+    for _ in range(64 - length):
+        parts[draw.integer(0, draw.integer(0, length - 1))] += 1  # early places are likelier
+    return {"values": torch.tensor(rows), "chance": torch.tensor(parts) / 64}
+
+
+def _counts(values):
+    return one_hot(values).sum(dim=1).float()
+
+
+def _chances(values, chance):
+    """The chance of each value in each sentence."""
+    return (one_hot(values) * chance[:, None]).sum(dim=1)
+
+
+def _guess_in_loops(values, chance):
+    shares = []
+    for sentence in values.tolist():
+        chance_of = Counter()
+        for value, more in zip(sentence, chance.tolist(), strict=True):
+            chance_of[value] += more
+        shares.append(max(chance_of.values()))
+    return sum(shares) / len(shares)
+
+
+def _guess_by_pairs(values, chance):
+    same = (values[:, :, None] == values[:, None, :]).float()  # which places hold the value of this place
+    return (same @ chance).amax(dim=1).mean().item()
+
+
+def _most_common_value(values, chance):
+    said = _counts(values).argmax(dim=1, keepdim=True)
+    return _chances(values, chance).gather(1, said).mean().item()
+
+
+def _guess_of_pair(values, chance):
+    others = _counts(values)[:, None] - one_hot(values)
+    return (others.amax(dim=2) / (values.shape[1] - 1)).mean().item()
+
+
+COUNTING_GUESS = Exercise(
+    key="08.2",
+    title="a guess when places are not alike",
+    name="counting_guess",
+    minutes=10,
+    level="easy",
+    inputs=_guess_inputs,
+    returns="a float",
+    right=(
+        lambda values, chance: _chances(values, chance).amax(dim=1).mean().item(),
+        _guess_in_loops,
+        _guess_by_pairs,
+    ),
+    wrong=(
+        Mistake(
+            lambda values, chance: (_counts(values).amax(dim=1) / values.shape[1]).mean().item(),
+            "every place gets the same chance, as for the task token; here the places differ.",
+            GUESS,
+        ),
+        Mistake(
+            _guess_of_pair,
+            "this is the guess for the task pair, without the own value; here no place is left out.",
+            GUESS,
+        ),
+        Mistake(
+            lambda values, chance: (_counts(values).amax(dim=1) / 12).mean().item(),
+            "the counts are divided by 12, the length of the chapter's sentences; and the chances play no part.",
+            GUESS,
+        ),
+        Mistake(
+            _most_common_value,
+            "the most common value is said, but a rarer one may stand at likelier places.",
+            GUESS,
+        ),
+        Mistake(
+            lambda values, chance: chance.max().item(),
+            "only the likeliest place counts; other places may hold the same value, and their chances add up.",
+            GUESS,
+        ),
+        Mistake(
+            lambda values, chance: _chances(values, chance).mean(dim=0).max().item(),
+            "one value is said for the whole batch; each sentence has its own best value.",
+            GUESS,
+        ),
+        Mistake(
+            lambda values, chance: _chances(values, chance).square().sum(dim=1).mean().item(),
+            "this guesser says the value of a random place; the likeliest value is right more often.",
+            GUESS,
+        ),
+        Mistake(
+            lambda values, chance: 1 / len(values.unique()),
+            "this is the blind guess among all values of the batch; the chances play no part.",
+            GUESS,
+        ),
+        Mistake(
+            lambda values, chance: sum(1 / len(row.unique()) for row in values) / len(values),
+            "this is a blind guess among the values that the sentence has; the chances play no part.",
+            GUESS,
+        ),
+        Mistake(
+            lambda values, chance: (_chances(values, chance).amax(dim=1) / values.shape[1]).mean().item(),
+            "the sums are divided by the number of places; sums of chances are shares already.",
+            GUESS,
+        ),
+        Mistake(
+            lambda values, chance: _counts(values).amax(dim=1).mean().item(),
+            "these are counts; each place counts with its chance.",
+            GUESS,
+        ),
+        Mistake(
+            lambda values, chance: _chances(values, chance).amax(dim=0).mean().item(),
+            "the largest sum is taken for each value over the sentences; it has to be taken in each sentence.",
+            GUESS,
+        ),
+        Mistake(
+            lambda values, chance: (_counts(values).amax(dim=0) / values.shape[1]).mean().item(),
+            "the largest count is taken for each value over the sentences, and the chances play no part.",
+            GUESS,
+        ),
+        Mistake(
+            lambda values, chance: _chances(values, chance).max().item(),
+            "this is the luckiest sentence; asked is the mean over all of them.",
+            GUESS,
+        ),
+    ),
+)
+
+
+# 08.3 and 08.4. Both scores are trained; three words tell the result. A map that does not separate them is described,
+# so that its kind can be recognised.
+
+PERFECT, FAR = 0.03, 0.1  # right answers stay below the first with one score, and far above the second with the other
+
+
+def _checked(places, length):
+    kind = type(places).__name__
+    if not isinstance(places, torch.Tensor):
+        raise TypeError(f"the result should be a bool tensor (length, length), but is of the type {kind}")
+    if places.dtype != torch.bool or tuple(places.shape) != (length, length):
+        raise ValueError(f"the result should be bool ({length}, {length}), but is {places.dtype} {tuple(places.shape)}")
+    if not places.any(dim=1).all():
+        empty = int((~places.any(dim=1)).nonzero()[0])
+        raise ValueError(f"row {empty} has no True: every row needs a place to look at")
+    return places
+
+
+@cache
+def _learned(rows, score, options):
+    """'learns it', 'nearly learns it' or 'does not learn it'."""
+    distance = distance_to(torch.tensor(rows), score, **dict(options))
+    return "learns it" if distance < PERFECT else "does not learn it" if distance > FAR else "nearly learns it"
+
+
+def _contest(places, able, unable, kinds, possible=False):
+    """What both scores make of the map; and if it does not separate them, what kind of map it is.
+
+    possible: whether the second score can make the map for certain, even where training does not find it.
+    """
+    rows = tuple(map(tuple, places.tolist()))
+    found = {name: _learned(rows, score, options) for name, (score, options) in {**able, **unable}.items()}
+    if possible:
+        found |= {name: "can make it" for name in unable if found[name] != "learns it"}
+    separated = list(found.values()) == ["learns it", "does not learn it"]
+    kind = "separates them" if separated else next((kind for kind, fits in kinds if fits), "another kind of map")
+    return found | {"your map": kind}
+
+
+def _contest_of_table(answer, tile, repeat, length):
+    places = _checked(answer(tile=tile, repeat=repeat, length=length), length)
+    table = places.reshape(length, repeat, tile)
+    block = table.any(dim=1)[:, None, :] & table.any(dim=2)[:, :, None]
+    full_columns, full_rows = table.all(dim=1), table.all(dim=2)
+    cross = full_columns[:, None, :] | full_rows[:, :, None]
+    alone = (full_columns.sum(dim=1) == 1) & (full_rows.sum(dim=1) == 1)
+    at_most_two = (places.sum(dim=1) <= 2).all()
+    kinds = (
+        ("all places in every row", bool(places.all())),
+        ("the place of the own number", torch.equal(places, torch.eye(length, dtype=torch.bool))),
+        ("one place, the same in every row", _one_each(places) and _rows_alike(places)),
+        ("the mirrored place", torch.equal(places, torch.eye(length, dtype=torch.bool).flip(0))),
+        ("one place in each row", _one_each(places)),
+        ("one column of the table", torch.equal(table, block) and bool((table.any(dim=1).sum(dim=1) == 1).all())),
+        ("one row of the table", torch.equal(table, block) and bool((table.any(dim=2).sum(dim=1) == 1).all())),
+        ("a cross in the table", torch.equal(table, cross) and bool(alone.all())),
+        ("at most two places in each row", bool(at_most_two)),
+        ("all places but one", bool((places.sum(dim=1) == length - 1).all())),
+        ("the places up to the own number", torch.equal(places, torch.ones_like(places).tril())),
+        ("a block of the table", torch.equal(table, block)),
+        ("every second place", bool((places[:, 2:] == places[:, :-2]).all())),
+    )
+    able = {"Dense": ("dense", ())}
+    unable = {"Factorized Dense": ("factorized_dense", (("a", tile), ("b", repeat)))}
+    # Two places are a block, or one is plus times plus and the other minus times minus.
+    return _contest(places, able, unable, kinds, possible=bool(at_most_two))
+
+
+def _run_dense(answer, tile, repeat, length):
+    """On the table and on the turned one: a map that fits one number of columns alone is found out."""
+    found = {}
+    for columns, lines in ((tile, repeat), (repeat, tile)):
+        told = _contest_of_table(answer, columns, lines, length)
+        found |= {f"{name}, with tile {columns}": result for name, result in told.items()}
+    return found
+
+
+def _run_random(answer, length, rank):
+    places = _checked(answer(length=length, rank=rank), length)
+    kinds = (
+        ("all places in every row", bool(places.all())),
+        ("the own place", torch.equal(places, torch.eye(length, dtype=torch.bool))),
+        ("the mirrored place", torch.equal(places, torch.eye(length, dtype=torch.bool).flip(0))),
+        ("the same places in every row", _rows_alike(places)),
+        ("one place in each row", _one_each(places)),
+        ("all places but one", bool((places.sum(dim=1) == length - 1).all())),
+        ("every second place", bool((places[:, 2:] == places[:, :-2]).all())),
+        ("the places up to the own one", torch.equal(places, torch.ones_like(places).tril())),
+        ("at most `rank` different rows", len(places.unique(dim=0)) <= rank),
+    )
+    able = {"Random": ("random", ())}
+    unable = {f"Factorized Random, rank {rank}": ("factorized_random", (("rank", rank),))}
+    return _contest(places, able, unable, kinds)
+
+
+def _one_each(places):
+    return bool((places.sum(dim=1) == 1).all())
+
+
+def _rows_alike(places):
+    return bool((places == places[:1]).all())
+
+
+def _grid(length):
+    """Row numbers and column numbers that broadcast to "length length"."""
+    return torch.arange(length)[:, None], torch.arange(length)[None, :]
+
+
+def _of_grid(function):
+    """An answer to 08.3 from function(n, j, tile, repeat) -> bool."""
+
+    def answer(tile, repeat, length):
+        n, j = _grid(length)
+        return function(n, j, tile, repeat).expand(length, length).clone()
+
+    return answer
+
+
+def _of_places(function):
+    """An answer to 08.4 from function(i, j, length, rank) -> bool."""
+
+    def answer(length, rank):
+        i, j = _grid(length)
+        return function(i, j, length, rank).expand(length, length).clone()
+
+    return answer
+
+
+def _squares(numbers):
+    """Whether a number is a square modulo 11: a pattern without a pattern."""
+    return torch.isin(numbers % 11, torch.tensor([1, 3, 4, 5, 9]))
+
+
+def _half_at_random(length, rank):
+    order = torch.rand(length, length, generator=torch.Generator().manual_seed(0)).argsort(dim=1)
+    return order < length // 2
+
+
+def _diagonal_of_the_table(tile, repeat, length):
+    """Three places in different rows and columns, another three for each number."""
+    places = torch.zeros(length, length, dtype=torch.bool)
+    for n in range(length):
+        for k in range(3):
+            places[n, (n // tile + k) % repeat * tile + (n + k) % tile] = True
+    return places
+
+
+def _parity_of_common_bits(i, j, length, rank):
+    common = (i & j)[:, :, None] >> torch.arange(4)
+    return (common % 2).sum(dim=-1) % 2 == 0
+
+
+def _shared_diagonal(n, j, tile, repeat):
+    return (j % tile == j // tile) & (j % tile < 3) & (n >= 0)
+
+
+def _sizes_of_table(draw):
+    """One of both is 4: there the example of the chapter, every fourth place, is a column."""
+    while True:
+        sizes = draw.sizes("tile repeat", low=3, high=5)
+        if 4 in sizes.values():
+            return sizes
+
+
+FOR_DENSE = Exercise(
+    key="08.3",
+    title="a task for Dense that Factorized Dense cannot learn",
+    name="places_of_number",
+    minutes=15,
+    level="medium",
+    inputs=_sizes_of_table,
+    returns="bool, length length",
+    run=_run_dense,
+    trials=1,  # it trains four scores
+    right=(_diagonal_of_the_table, _of_grid(_shared_diagonal), _of_grid(lambda n, j, tile, repeat: _squares(n + j))),
+    wrong=(
+        Mistake(
+            _of_grid(lambda n, j, tile, repeat: j == n),
+            "each number wants one place; one peak in A times one peak in B can make any single place.",
+            FACTORIZED,
+        ),
+        Mistake(
+            _of_grid(lambda n, j, tile, repeat: j == tile * repeat - 1 - n),
+            "this is the reversal: still one place in each row, and a single place is a product of two peaks.",
+            FACTORIZED,
+        ),
+        Mistake(
+            _of_grid(lambda n, j, tile, repeat: (j == 1) & (n >= 0)),
+            "all numbers want the same single place; that is easy for both.",
+            FACTORIZED,
+        ),
+        Mistake(
+            _of_grid(lambda n, j, tile, repeat: (j >= 0) & (n >= 0)),
+            "every number wants every place: a uniform map, which all scores can make.",
+            FACTORIZED,
+        ),
+        Mistake(
+            _of_grid(lambda n, j, tile, repeat: j % tile == n % tile),
+            "the wanted places are one column of the table; a peak in A alone makes it.",
+            FACTORIZED,
+        ),
+        Mistake(
+            _of_grid(
+                lambda n, j, tile, repeat: ((j - n) % (tile * repeat) == 0) | ((j - n) % (tile * repeat) == tile + 1)
+            ),
+            "each number wants two places; one can be plus times plus and the other minus times minus.",
+            FACTORIZED,
+        ),
+        Mistake(
+            _of_grid(lambda n, j, tile, repeat: (j % tile == n % tile) | (j // tile == n // tile)),
+            "the wanted places are a cross: one column of the table and one row. A sharp A and a sharp B make it.",
+            FACTORIZED,
+        ),
+        Mistake(
+            _of_grid(lambda n, j, tile, repeat: (j - n) % 4 == 0),
+            "this is the example for a table with 3 columns; where tile is 4, these places are one column: use tile.",
+            FACTORIZED,
+        ),
+        Mistake(
+            _of_grid(lambda n, j, tile, repeat: j // tile == n // tile),
+            "the wanted places are one row of the table; a peak in B alone makes it.",
+            FACTORIZED,
+        ),
+        Mistake(
+            _of_grid(
+                lambda n, j, tile, repeat: (
+                    torch.isin(j % tile, torch.tensor([0, 1])) & torch.isin(j // tile, torch.tensor([0, 1])) & (n >= 0)
+                )
+            ),
+            "the wanted places are a block: some columns of the table times some rows, which is a product.",
+            FACTORIZED,
+        ),
+        Mistake(
+            _of_grid(lambda n, j, tile, repeat: j != n),
+            "every place is wanted but one; one low product makes it.",
+            FACTORIZED,
+        ),
+    ),
+)
+
+FOR_RANDOM = Exercise(
+    key="08.4",
+    title="a map for Random that a small rank cannot learn",
+    name="places_of_place",
+    minutes=15,
+    level="hard",
+    inputs=lambda draw: {"length": draw.integer(12, 16), "rank": draw.integer(2, 3)},
+    returns="bool, length length",
+    run=_run_random,
+    trials=2,
+    right=(
+        _of_places(_parity_of_common_bits),
+        _half_at_random,
+        _of_places(lambda i, j, length, rank: _squares(i + j)),
+    ),
+    wrong=(
+        Mistake(
+            _of_places(lambda i, j, length, rank: j == i),
+            "each place wants itself: one direction on a circle for each place, and rank 2 can do it.",
+            FACTORIZED,
+        ),
+        Mistake(
+            _of_places(lambda i, j, length, rank: j == length - 1 - i),
+            "this is the reversal: one place in each row, in an order that goes once around the circle.",
+            FACTORIZED,
+        ),
+        Mistake(
+            _of_places(lambda i, j, length, rank: (j < 5) & (i >= 0)),
+            "all rows are the same, and one row of scores needs rank 1.",
+            FACTORIZED,
+        ),
+        Mistake(
+            _of_places(lambda i, j, length, rank: (j >= 0) & (i >= 0)),
+            "every place wants every place: a uniform map, for which all scores may be 0.",
+            FACTORIZED,
+        ),
+        Mistake(
+            _of_places(lambda i, j, length, rank: (i + j) % 2 == 0),
+            "the rows are of two kinds, one the opposite of the other; plus and minus are rank 1.",
+            FACTORIZED,
+        ),
+        Mistake(
+            _of_places(lambda i, j, length, rank: j != i),
+            "every place is wanted but one, so the map is nearly uniform and the distance stays small.",
+            EXERCISE_MAP,
+        ),
+        Mistake(
+            _of_places(lambda i, j, length, rank: j == (i * 5 + 2) % length),
+            "each row still wants one place, whatever the order: every place can have its direction on a circle.",
+            FACTORIZED,
+        ),
+    ),
+)
+
+EXERCISES = [SOLVES, COUNTING_GUESS, FOR_DENSE, FOR_RANDOM]

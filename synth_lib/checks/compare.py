@@ -1,0 +1,126 @@
+"""Whether two results are the same: kind, shape, dtype, then values. Nothing is broadcast."""
+
+import math
+
+import torch
+
+
+def difference(got, expected, returns=""):
+    """None if both are the same in kind, shape, dtype and values; else a sentence that does not tell the values."""
+    if isinstance(expected, (tuple, list, dict)):
+        if type(got) is not type(expected) or len(got) != len(expected):
+            return f"the result is {kind_of(got)}, but should be {kind_of(expected)}{bracketed(returns)}."
+        if isinstance(expected, dict):
+            if got.keys() != expected.keys():
+                return f"the result has the names {list(got)}, but should have {list(expected)}."
+            names, got, expected = list(expected), [got[name] for name in expected], list(expected.values())
+        elif isinstance(expected, tuple) and len(returns.split(", ")) == len(expected):
+            names = returns.split(", ")  # "parameters, multiply_adds" names the parts of a tuple
+        else:
+            names = [f"part {i}" for i in range(len(expected))]
+        found = {name: difference(*pair) for name, *pair in zip(names, got, expected, strict=True)}
+        right = ", ".join(str(name) for name, problem in found.items() if not problem)
+        told = f" (Right: {right}.)" if right and isinstance(expected, tuple) else ""
+        return next((f"{name}: {problem}{told}" for name, problem in found.items() if problem), None)
+    if not isinstance(expected, torch.Tensor):
+        if type(got) is not type(expected):
+            return f"the result is {kind_of(got)}, but should be {kind_of(expected)}{bracketed(returns)}."
+        same = math.isclose(got, expected, rel_tol=1e-6) if isinstance(expected, float) else got == expected
+        return None if same else f"the result, {short(got)}, is not right."
+    if not isinstance(got, torch.Tensor):
+        tensor = "a tensor of torch" if type(got).__name__ == "ndarray" else "a tensor"
+        return f"the result is {kind_of(got)}, but should be {tensor}{bracketed(returns)}."
+    if (got.layout, got.device) != (expected.layout, expected.device):
+        return f"the tensor is {got.layout} on {got.device}, but should be {expected.layout} on {expected.device}."
+    if got.shape != expected.shape:
+        return f"the shape is {tuple(got.shape)}, but should be {tuple(expected.shape)}{bracketed(returns)}."
+    if got.dtype != expected.dtype:
+        return f"the dtype is {got.dtype}, but should be {expected.dtype}."
+    if not got.is_floating_point():
+        wrong = got != expected
+    else:
+        wrong = ~torch.isclose(got.detach(), expected.detach(), rtol=1e-4, atol=1e-5, equal_nan=False)
+        wrong &= ~(got.isnan() & expected.isnan())
+    if not wrong.any():
+        return None
+    told = f"the shape is right, but {int(wrong.sum())} of {wrong.numel()} values are not"
+    if got.is_floating_point() and wrong.any() and _same_numbers(got, expected):
+        told = f"{told}: the numbers are right, but in other places"
+    return f"{told}, the first at {list(first_index(wrong))}{bracketed(returns)}."
+
+
+def same_kind(got, expected):
+    """Whether both are tensors, or of one type, with their parts."""
+    if isinstance(expected, torch.Tensor):
+        return isinstance(got, torch.Tensor)
+    if type(got) is not type(expected):
+        return False
+    if isinstance(expected, dict):
+        return got.keys() == expected.keys() and all(same_kind(got[name], expected[name]) for name in expected)
+    if isinstance(expected, (tuple, list)):
+        return len(got) == len(expected) and all(map(same_kind, got, expected))
+    return True
+
+
+def _same_numbers(got, expected):
+    ordered = got.detach().flatten().sort().values, expected.detach().flatten().sort().values
+    return torch.allclose(*ordered, rtol=1e-4, atol=1e-5)
+
+
+def tensor_type(tensor):
+    return tensor.shape, tensor.dtype, tensor.layout, tensor.device
+
+
+def first_index(wrong):
+    return tuple(wrong.nonzero()[0].tolist())
+
+
+def short(value):
+    """Its repr, if that is short: a whole number may have a million digits."""
+    try:
+        told = repr(value)
+    except ValueError:
+        return f"a huge {type(value).__name__}"
+    return told if len(told) <= 100 else told[:100] + " ..."
+
+
+def bracketed(returns):
+    return f" ({returns})" if returns else ""
+
+
+def kind_of(value):
+    name = type(value).__name__
+    if name in KINDS:
+        return KINDS[name]
+    article = "an" if name[0] in "aeiouAEIOU" else "a"
+    length = f" of {len(value)}" if isinstance(value, (tuple, list, dict)) else ""
+    module = " (a module: is it to be called?)" if isinstance(value, torch.nn.Module) else ""
+    return f"{article} {name}{length}{module}"
+
+
+KINDS = {  # by name: where answers are graded, an object of the reader's process keeps no more of its type than that
+    "NoneType": "None (does it end with return?)",
+    "ndarray": "a numpy array (ndarray)",
+    "generator": "a generator (is there a yield?)",
+    "map": "a map (what it gives is not computed yet)",
+    "filter": "a filter (what it gives is not computed yet)",
+    "zip": "a zip (what it gives is not computed yet)",
+    "function": "a function (is it to be called?)",
+    "type": "a class (is an object of it wanted?)",
+}
+
+
+def copy_of(value):
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, dict):
+        return {name: copy_of(part) for name, part in value.items()}
+    return type(value)(map(copy_of, value)) if type(value) in (tuple, list) else value
+
+
+def differ(result, other):
+    """Whether two results of an answer differ; what cannot be compared does not."""
+    try:
+        return difference(result, other) is not None
+    except Exception:
+        return False

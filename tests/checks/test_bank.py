@@ -1,0 +1,405 @@
+"""The checks of the checks: every banked answer of every chapter gets the verdict that it deserves."""
+
+import ast
+import importlib
+import inspect
+import random
+import re
+from functools import cache
+
+import jupytext
+import pytest
+import torch
+
+from synth_lib import checks
+from synth_lib.checks import check, engine, find
+from synth_lib.checks.compare import difference
+from synth_lib.checks.exercise import TRIALS, Draw, RowsSumTo1, ZeroOutside
+from synth_lib.masks import masked_softmax
+from synth_lib.scores import Random, shifted_scores
+from tools.build_notebooks import NOTEBOOKS, ROOT
+
+SEEDS = (0, 1, 2, 10, 11, 12, 500, 501, 502)
+CHAPTERS = sorted(path.stem[-2:] for path in (ROOT / "synth_lib" / "checks" / "bank").glob("chapter_*.py"))
+EXERCISES = [
+    exercise
+    for chapter in CHAPTERS
+    for exercise in importlib.import_module(f"synth_lib.checks.bank.chapter_{chapter}").EXERCISES
+]
+SOURCES = {path.stem[:2]: path for path in sorted((NOTEBOOKS / "src").glob("[0-9][0-9]_*.py"))}
+HEADING = re.compile(r"^#{2,6} (.+?)\s*$", re.M)
+
+every_exercise = pytest.mark.parametrize("exercise", EXERCISES, ids=lambda exercise: exercise.key)
+
+
+@cache
+def cells(chapter):
+    return jupytext.read(SOURCES[chapter], fmt="py:percent").cells
+
+
+def markdown(chapter):
+    return [cell.source for cell in cells(chapter) if cell.cell_type == "markdown"]
+
+
+def keys_in_source(chapter, kind):
+    return [cell.metadata[kind] for cell in cells(chapter) if kind in cell.metadata]
+
+
+@pytest.fixture(params=[0, 100, 2000])
+def other_inputs(request, monkeypatch):
+    """The same check on other random inputs: a bank that separates its mistakes by luck is found out."""
+    monkeypatch.setattr(engine, "Draw", lambda trial: Draw(request.param + trial))
+
+
+def answers(kind):
+    """Every banked answer by its exercise and place."""
+    return [
+        pytest.param(exercise, answer, id=f"{exercise.key}-{number}")
+        for exercise in EXERCISES
+        for number, answer in enumerate(getattr(exercise, kind))
+    ]
+
+
+# --- the verdicts ---
+
+
+@every_exercise
+def test_bank_is_large_enough(exercise):
+    assert len(exercise.wrong) >= 5
+    assert len(exercise.right) >= 2
+    assert len({mistake.says for mistake in exercise.wrong}) == len(exercise.wrong)
+    code = [fingerprint(answer) for answer in exercise.right]
+    assert all(code[i] not in code[:i] for i in range(len(code))), "two right answers are the same code"
+
+
+def fingerprint(answer):
+    """What a function does: its code, and that of the functions and the values that it closes over."""
+    held = [cell.cell_contents for cell in answer.__closure__ or ()]
+    parts = [fingerprint(value) if inspect.isfunction(value) else repr(value) for value in held]
+    return [answer.__code__.co_code, answer.__code__.co_names, repr(answer.__code__.co_consts), *parts]
+
+
+@every_exercise
+def test_exercise_is_complete(exercise):
+    assert type(exercise.minutes) is int and 1 <= exercise.minutes <= 60
+    assert exercise.level in ("easy", "medium", "hard")
+    assert exercise.title and exercise.returns
+    hints = [int(number) for number in re.findall(r"<details><summary>Hint (\d+)\b", own_text(exercise))]
+    assert len(hints) >= 2 and hints == [*range(1, len(hints) + 1)], f"{exercise.key} needs two hints in steps"
+    (source,) = sources_of(exercise)
+    name = re.findall(r"^(?:def|class) (\w+)", source, flags=re.M)
+    assert [exercise.name] == name, f'{exercise.key} needs name="{name[0]}", the name that the notebook leaves blank'
+
+
+def own_text(exercise):
+    """The markdown of an exercise, from its heading to the next one."""
+    text = "\n".join(markdown(exercise.key[:2])).split(f"Exercise {exercise.key}: {exercise.title}\n", 1)[1]
+    return re.split(r"^#{2,6} ", text, maxsplit=1, flags=re.M)[0]
+
+
+def sources_of(exercise):
+    return [cell.source for cell in cells(exercise.key[:2]) if cell.metadata.get("exercise") == exercise.key]
+
+
+def test_no_two_exercises_ask_for_the_same_name_in_a_chapter():
+    """In a notebook, checks.progress() finds an answer by its name alone."""
+    names = [(exercise.key[:2], exercise.name) for exercise in EXERCISES]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(("exercise", "answer"), answers("right"))
+def test_right_answer_is_accepted(exercise, answer, other_inputs):
+    verdict = check(exercise.key, answer)
+    assert verdict.status == "right", verdict
+
+
+@pytest.mark.parametrize(("exercise", "mistake"), answers("wrong"))
+def test_wrong_answer_is_refused_by_its_own_sentence(exercise, mistake, other_inputs):
+    verdict = check(exercise.key, mistake.answer)
+    assert verdict.status == "wrong", verdict
+    assert mistake.says in verdict.message
+    assert f'"{mistake.reread}"' in verdict.message
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_progress_takes_a_notebook_for_its_own_chapter(chapter):
+    """Though a lesson may define or import a name that another chapter gives to an exercise."""
+    names = {}
+    for cell in cells(chapter):
+        for statement in ast.parse(cell.source).body if cell.cell_type == "code" else []:
+            if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+                names[statement.name] = len
+            elif isinstance(statement, ast.Import | ast.ImportFrom):
+                names |= {alias.asname or alias.name: len for alias in statement.names}
+    assert [held[0].key[:2] for held in engine._chapters_in(names)] == [chapter]
+
+
+@pytest.mark.parametrize(
+    ("exercise", "mistake"), [case for case in answers("wrong") if case.values[1].raises is not None]
+)
+def test_mistake_stops_with_the_error_that_it_names(exercise, mistake):
+    with pytest.raises(Exception) as caught:
+        exercise.run(mistake.answer, **exercise.inputs(Draw(0)))
+    assert engine._raises(mistake, caught.value)
+
+
+@every_exercise
+def test_blank_answer_is_not_answered(exercise):
+    def blank(*arguments, **named):
+        raise NotImplementedError
+
+    verdict = check(exercise.key, blank)
+    assert (verdict.status, repr(verdict)) == (
+        "not answered",
+        f"Exercise {exercise.key}: Not answered yet: the line raise NotImplementedError is reached.",
+    )
+
+
+@every_exercise
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda **arguments: None,
+        lambda **arguments: 1 / 0,
+        lambda **arguments: torch.tensor(float("nan")),
+        lambda **arguments: torch.zeros(1, 1, 1, 1, 1),
+        lambda: None,
+        None,
+    ],
+    ids=["none", "error", "nan", "one number", "no arguments", "no function"],
+)
+def test_careless_answer_gets_a_sentence(exercise, answer):
+    verdict = check(exercise.key, answer)
+    assert verdict.status == "wrong"
+    assert verdict.message.endswith((".", "!", "?", ")"))
+
+
+@every_exercise
+@pytest.mark.parametrize("seed", SEEDS)
+def test_all_right_answers_agree_on_other_inputs(exercise, seed):
+    expected = exercise.run(exercise.right[0], **exercise.inputs(Draw(seed)))
+    for answer in exercise.right[1:]:
+        problem = difference(exercise.run(answer, **exercise.inputs(Draw(seed))), expected)
+        assert problem is None, problem
+
+
+@every_exercise
+def test_inputs_come_from_their_seed_and_leave_the_random_state_alone(exercise):
+    state = torch.get_rng_state(), random.getstate()
+    first, again = exercise.inputs(Draw(3)), exercise.inputs(Draw(3))
+    assert torch.equal(torch.get_rng_state(), state[0]) and random.getstate() == state[1]
+    for name, value in first.items():
+        assert callable(value) or difference(again[name], value) is None, name
+
+
+@every_exercise
+def test_inputs_hold_no_zeros(exercise):
+    """A zero hides a missing term."""
+    arguments = exercise.inputs(Draw(0))
+    for name, value in arguments.items():
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            assert (value != 0).all(), name
+
+
+# --- what a message may say ---
+
+
+def solution_lines(chapter):
+    for cell in cells(chapter):
+        for body in re.findall(r"### BEGIN SOLUTION\n(.*?)### END SOLUTION", cell.source, flags=re.S):
+            yield from (line.strip() for line in body.splitlines() if len(line.strip()) > 12)
+
+
+@every_exercise
+def test_messages_never_give_the_answer_away(exercise):
+    lines, numbers = list(solution_lines(exercise.key[:2])), list(reference_numbers(exercise))
+
+    def zeros(**arguments):
+        return torch.zeros(1, 2, 3, 4, 5, 6)
+
+    verdicts = [check(exercise.key, mistake.answer) for mistake in exercise.wrong]
+    unknown = [check(exercise.key, answer) for answer in (zeros, *near_misses(exercise))]
+    unknown = [verdict for verdict in unknown if verdict.status == "wrong"]  # scores that rise alike are still right
+    assert len(unknown) >= 2 and {verdict.status for verdict in verdicts} == {"wrong"}
+    for message in (verdict.message for verdict in verdicts + unknown):
+        assert not [line for line in lines if line in message]
+        assert not re.search(r"@|==|->|lambda|return \w", message), message
+        for number in numbers:
+            assert not re.search(rf"(?<![\d.]){re.escape(number)}(?!\.?\d)", message), message
+
+
+def near_misses(exercise):
+    """Wrong answers that no bank knows: the right one, changed a little at the end."""
+    changes = {
+        torch.Tensor: (lambda value: value * 1.37, lambda value: value[None], lambda value: value + 7.5),
+        bool: (lambda value: not value,),
+        int: (lambda value: value + 3, float),
+        float: (lambda value: value + 0.013, lambda value: value * 1.37),
+        str: (lambda value: value + "!",),
+    }
+
+    def changed(value, number):
+        if type(value) in (tuple, list):
+            return type(value)(changed(part, number) for part in value)
+        if type(value) is torch.Tensor and value.dtype == torch.bool:
+            return ~value
+        kind = changes.get(type(value), (lambda value: None,))
+        return kind[number % len(kind)](value)
+
+    def near(number):
+        def answer(**arguments):
+            return changed(exercise.right[0](**arguments), number)
+
+        return answer
+
+    return [near(number) for number in range(3)]
+
+
+def reference_numbers(exercise):
+    """The values of the reference that a message could print, in all trials: floats and big whole numbers."""
+    for trial in range(exercise.trials):
+        yield from _numbers_in(exercise.run(exercise.right[0], **exercise.inputs(Draw(trial))))
+
+
+def _numbers_in(value):
+    if isinstance(value, (tuple, list)):
+        for part in value:
+            yield from _numbers_in(part)
+    elif isinstance(value, torch.Tensor) and value.is_floating_point():
+        yield from _numbers_in(value.flatten().tolist()[:20])
+    elif isinstance(value, float) and not value.is_integer():
+        yield from {told for told in (f"{value:.4f}", f"{value:.4g}", repr(value)) if len(told) > 4}
+    elif isinstance(value, int) and not isinstance(value, bool) and value > 99:
+        yield str(value)
+
+
+@every_exercise
+def test_expected_numbers_are_shown_only_where_the_exercise_says_so(exercise):
+    shown = [check(exercise.key, answer).shown for answer in near_misses(exercise)]
+    if exercise.shows is None:
+        assert not any(shown)
+        return
+    assert any(shown)
+    small = exercise.shows()
+    assert sum(value.numel() for value in small.values() if isinstance(value, torch.Tensor)) <= 24
+    for trial in range(10):
+        judged = exercise.inputs(Draw(trial))
+        assert list(small) == list(judged)
+        assert any(difference(small[name], judged[name]) for name in small), "the shown input is judged"
+    assert check(exercise.key, exercise.right[0]).shown == ""
+
+
+# --- what a result that nobody foresaw is told ---
+
+
+properties = [
+    pytest.param(exercise, property_, id=f"{exercise.key}-{number}")
+    for exercise in EXERCISES
+    for number, property_ in enumerate(exercise.holds)
+]
+
+
+def breaking(exercise, property_):
+    """An answer with the right shape that breaks this property, and no other of the exercise."""
+    right = exercise.right[0]
+    if isinstance(property_, RowsSumTo1):
+        return lambda **arguments: right(**arguments) * 0.9
+    if isinstance(property_, ZeroOutside):
+        return lambda **arguments: (
+            (result := right(**arguments)) / 2 + result.sum(-1, keepdim=True) / result.shape[-1] / 2
+        )
+
+    def mixed(**arguments):
+        read = arguments[property_.argument]
+        arguments[property_.argument] = read + 1.5 * read.mean(dim=property_.axis, keepdim=True)
+        return right(**arguments)
+
+    return mixed
+
+
+@pytest.mark.parametrize(("exercise", "property_"), properties)
+def test_stated_property_holds_and_is_told_when_broken(exercise, property_, other_inputs):
+    for trial in range(TRIALS):
+        arguments = exercise.inputs(Draw(trial))
+        expected = exercise.run(exercise.right[0], **arguments)
+        for answer in exercise.right:
+            result = exercise.run(answer, **arguments)
+            assert (
+                property_.broken(lambda changed, answer=answer: answer(**changed), arguments, result, expected) is None
+            )
+    verdict = check(exercise.key, breaking(exercise, property_))
+    assert verdict.status == "wrong"
+    words = {"RowsSumTo1": "sums to", "ZeroOutside": "is False there"}.get(type(property_).__name__)
+    assert (words or f" of {property_.argument}, but should depend on ") in verdict.message, verdict
+    assert words or f"the result of {property_.name} " in verdict.message
+
+
+HOLLOW = {  # answers that call the library instead of building what the exercise asks for
+    "01.3": masked_softmax,
+    "03.4": lambda R, fixed: Random(len(R), len(R), R.shape[-1], start=R, fixed=fixed),
+    "03.2": lambda length, offset, error: shifted_scores(length, offset, error),
+}
+
+
+@pytest.mark.parametrize("key", HOLLOW)
+def test_answer_that_calls_the_library_is_refused_though_its_result_is_right(key):
+    exercise = find(key)
+    result, expected = (exercise.run(answer, **exercise.inputs(Draw(0))) for answer in (HOLLOW[key], exercise.right[0]))
+    assert difference(result, expected) is None
+    assert re.search(r"calls the library's \w+, which does the exercise", check(key, HOLLOW[key]).message)
+
+
+def test_every_exercise_that_forbids_has_a_hollow_answer_here():
+    forbidding = {exercise.key for exercise in EXERCISES if exercise.forbidden}
+    assert forbidding == set(HOLLOW)
+
+
+@every_exercise
+def test_reread_is_a_heading_of_the_chapter(exercise):
+    headings = HEADING.findall("\n".join(markdown(exercise.key[:2])))
+    assert [mistake.reread for mistake in exercise.wrong if mistake.reread not in headings] == []
+
+
+# --- sources and banks belong together ---
+
+
+@pytest.mark.parametrize("chapter", sorted({*SOURCES, *CHAPTERS}))
+def test_source_and_bank_hold_the_same_exercises_in_the_same_order(chapter):
+    in_source = keys_in_source(chapter, "exercise")
+    assert in_source == keys_in_source(chapter, "check")
+    assert in_source == [exercise.key for exercise in EXERCISES if exercise.key[:2] == chapter]
+
+
+@every_exercise
+def test_chapter_shows_title_minutes_and_level(exercise):
+    heading = f"Exercise {exercise.key}: {exercise.title}"
+    text = "\n".join(markdown(exercise.key[:2]))
+    assert heading in HEADING.findall(text)
+    below = text.split(heading, 1)[1].strip().split("\n")[0]
+    assert f"{exercise.minutes} minutes" in below and exercise.level in below
+
+
+@every_exercise
+def test_solution_in_the_source_is_right(exercise):
+    chapter = exercise.key[:2]
+    space = {}
+    for cell in cells(chapter):
+        if cell.cell_type == "code":
+            exec("\n".join(re.findall(r"^(?:import|from) .*$", cell.source, flags=re.M)), space)
+    (source,) = sources_of(exercise)
+    exec(source, space)
+    (name,) = re.findall(r"^(?:def|class) (\w+)", source, flags=re.M)
+    assert check(exercise.key, space[name]).status == "right"
+
+
+@every_exercise
+def test_arguments_are_those_of_the_stub(exercise):
+    (source,) = sources_of(exercise)
+    (signature,) = re.findall(r"^def \w+\((.*?)\):", source, flags=re.M) or [None]
+    if signature is not None:
+        assert [name.strip() for name in signature.split(",")] == list(exercise.inputs(Draw(0)))
+
+
+def test_find_knows_every_exercise_once():
+    assert len({exercise.key for exercise in EXERCISES}) == len(EXERCISES)
+    assert all(find(exercise.key) is exercise for exercise in EXERCISES)

@@ -1,0 +1,466 @@
+"""The training loop: one step against arithmetic by hand, and runs that are stopped, broken or resumed."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from synth_lib.lab import train as training
+from synth_lib.lab.train import (
+    SIZES,
+    Settings,
+    choose_device,
+    main,
+    next_token_loss,
+    parameter_groups,
+    schedule,
+    train,
+    train_language_model,
+    write_whole,
+)
+from synth_lib.models import LanguageModel
+from synth_lib.scores import SCORES as registry
+from synth_lib.text.corpora import CharacterTokenizer, evaluation_windows
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = "the cat sat on the mat, the dog sat on the log. " * 30
+TOKENIZER = CharacterTokenizer(TEXT)
+SPLITS = {"train": TOKENIZER.encode(TEXT), "valid": TOKENIZER.encode(TEXT[:400])}
+SMALL = {"score": "random + dense", "d_model": 12, "head": 3, "layer": 2, "max_length": 8, "dropout": 0.2}
+EMBEDDINGS = ("token.weight", "position.weight")
+FEW = Settings(steps=12, batch=4, warmup=3, evaluate_every=5)
+SCORES = [*registry, "random + dense"]
+
+
+@pytest.fixture(autouse=True)
+def listen_to_ctrl_c():
+    """A process in the background can inherit that Ctrl-C is ignored; these tests send it themselves."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def run(settings=FEW, sizes=SMALL, **options):
+    options = {"windows": 6, "progress": False, "device": "cpu"} | options
+    return train_language_model(sizes, settings, TOKENIZER, SPLITS, **options)
+
+
+def few(**changes):
+    return Settings(**(asdict(FEW) | changes))
+
+
+# Parameter groups
+
+
+def groups_of(score):
+    model = LanguageModel(11, 12, 3, 2, 8, score)
+    return model, {group["name"]: group for group in parameter_groups(model, 1e-3, 0.1, 10.0)}
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_every_parameter_is_in_one_group(score):
+    model, groups = groups_of(score)
+    grouped = [id(parameter) for group in groups.values() for parameter in group["params"]]
+    assert sorted(grouped) == sorted(id(parameter) for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_groups_follow_the_names(score):
+    model, groups = groups_of(score)
+    group_of = {id(parameter): name for name, group in groups.items() for parameter in group["params"]}
+    for name, parameter in model.named_parameters():
+        last = name.split(".")[-1]
+        if last in ("R", "R1", "R2"):
+            expected = "R"
+        elif last.startswith("bias") or last == "logits" or "norm" in name or name in EMBEDDINGS:
+            expected = "vectors"
+        else:
+            expected = "matrices"
+        assert group_of[id(parameter)] == expected, name
+    assert groups["matrices"]["weight_decay"] == 0.1 and groups["vectors"]["weight_decay"] == 0
+    assert groups["matrices"]["lr"] == groups["vectors"]["lr"] == 1e-3
+    if "R" in groups:
+        assert groups["R"]["weight_decay"] == 0 and groups["R"]["lr"] == pytest.approx(1e-2)
+    assert ("R" in groups) == (score not in ("dot_product", "dense", "fixed_random", "factorized_dense"))
+
+
+@pytest.mark.parametrize("clip", [1e9, 0.01])
+def test_one_step_by_hand(clip):
+    """AdamW's first step moves a parameter by rate * g / (|g| + 1e-8), after the decay by rate * decay."""
+    sizes = SMALL | {"dropout": 0.0}
+    settings = Settings(steps=10, warmup=4, batch=3, clip=clip, weight_decay=0.3, r_learning_rate_factor=7.0)
+    torch.manual_seed(5)
+    model = LanguageModel(TOKENIZER.vocab, **sizes)
+    batch = evaluation_windows(SPLITS["train"], 8, 3)
+    next_token_loss(model, *batch).backward()
+    norm = math.sqrt(sum(p.grad.pow(2).sum().item() for p in model.parameters()))
+    expected = {}
+    for name, parameter in model.named_parameters():
+        gradient = parameter.grad * min(1.0, clip / norm)
+        in_r, flat = name.endswith(".R"), parameter.ndim < 2 or "bias" in name or name in EMBEDDINGS
+        rate = 1e-3 / 4 * (7 if in_r else 1)
+        decay = 0 if in_r or flat else 0.3
+        expected[name] = parameter.detach() * (1 - rate * decay) - rate * gradient / (gradient.abs() + 1e-8)
+    model.zero_grad()
+
+    class Enough(Exception):
+        pass
+
+    calls = []
+
+    def draw(generator):
+        calls.append(1)
+        if len(calls) == 2:
+            raise Enough
+        return batch
+
+    with pytest.raises(Enough):
+        train(model, draw, [batch], settings, what={}, device="cpu", progress=False)
+    for name, parameter in model.named_parameters():
+        # A gradient near 1e-8 rounds differently with the norm; such numbers hardly move.
+        assert torch.allclose(parameter, expected[name], atol=2e-6), name
+
+
+# The schedule
+
+
+def test_schedule_is_a_line_and_a_cosine():
+    factors = [schedule(step, 4, 13) for step in range(13)]
+    assert factors[:4] == [0.25, 0.5, 0.75, 1.0]
+    assert factors[4] == 1.0 and factors[8] == pytest.approx(0.55) and factors[12] == pytest.approx(0.1)
+    assert factors[4:] == sorted(factors[4:], reverse=True)
+    assert schedule(0, 0, 1) == 1.0 and schedule(2, 3, 3) == 1.0
+
+
+# Seeds and the record
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another():
+    first, second, other = run()[1], run()[1], run(few(seed=1))[1]
+    assert first["curve"] == second["curve"] != other["curve"]
+
+
+def test_the_order_of_the_data_is_that_of_the_seed_for_all_scores(monkeypatch):
+    drawn, inner = [], training.random_windows
+
+    def windows(tokens, *arguments):
+        assert tokens is SPLITS["train"]
+        drawn[-1].append(inner(tokens, *arguments)[0])
+        return inner(tokens, *arguments)
+
+    monkeypatch.setattr(training, "random_windows", windows)
+    for score, seed in (("random", 0), ("dense", 0), ("dense", 1)):
+        drawn.append([])
+        run(few(seed=seed), SMALL | {"score": score})
+    first, same, other = (torch.stack(inputs) for inputs in drawn)
+    assert torch.equal(first, same) and not torch.equal(first, other)
+
+
+def test_training_learns_the_text():
+    _, record = run(Settings(steps=150, batch=8, warmup=20, learning_rate=1e-2), SMALL | {"dropout": 0.0})
+    counts = torch.bincount(SPLITS["train"]).double()
+    share = counts[counts > 0] / counts.sum()
+    assert record["final_loss"] < 0.6 * -(share * share.log()).sum()
+    assert record["curve"][0]["loss"] == pytest.approx(math.log(TOKENIZER.vocab), abs=0.2)
+
+
+def test_the_record_says_what_and_how(tmp_path):
+    model, record = run(folder=tmp_path)
+    assert record == json.loads((tmp_path / "record.json").read_text())
+    assert record["what"] == {
+        "text": "Shakespeare",
+        "tokenizer": "CharacterTokenizer",
+        "vocab": TOKENIZER.vocab,
+        "windows": 6,
+        **SMALL,
+    }
+    assert record["settings"] == asdict(FEW) and record["seed"] == 0
+    assert record["status"] == "finished" and record["problem"] is None
+    assert record["unit"] == "nats per token" and record["device"] == "cpu" and record["seconds"] > 0
+    assert record["versions"]["torch"] == torch.__version__
+    assert [point["step"] for point in record["curve"]] == [0, 5, 10, 12]
+    assert record["parameters"] == sum(parameter.numel() for parameter in model.parameters())
+    inputs, targets = evaluation_windows(SPLITS["valid"], 8, 6)
+    by_hand = nn.CrossEntropyLoss()(model.eval()(inputs).reshape(-1, TOKENIZER.vocab), targets.reshape(-1))
+    assert record["final_loss"] == record["curve"][-1]["loss"] == pytest.approx(by_hand.item(), rel=1e-5)
+
+
+def test_bfloat16_runs_and_float32_is_the_default_on_the_cpu():
+    auto, single, half = (run(few(precision=name))[1] for name in ("auto", "float32", "bfloat16"))
+    assert auto["curve"] == single["curve"] != half["curve"]
+    assert half["final_loss"] == pytest.approx(single["final_loss"], abs=0.05)
+
+
+# Stopping, breaking, resuming
+
+
+def stop_at(step, monkeypatch, times=1):
+    """Send this process Ctrl-C, `times` times, while update number `step` is being computed."""
+    inner, calls = training.random_windows, []
+
+    def windows(*arguments):
+        calls.append(1)
+        if len(calls) == step:
+            for _ in range(times):
+                signal.raise_signal(signal.SIGINT)
+        return inner(*arguments)
+
+    monkeypatch.setattr(training, "random_windows", windows)
+
+
+@pytest.mark.parametrize("step", [1, 5, 7, 12])
+def test_ctrl_c_finishes_the_step_and_resuming_gives_the_same_losses(tmp_path, monkeypatch, step):
+    _, whole = run()
+    before = signal.getsignal(signal.SIGINT)
+    with monkeypatch.context() as patch:
+        stop_at(step, patch)
+        with pytest.raises(KeyboardInterrupt, match=f"stopped after step {step} of 12"):
+            run(folder=tmp_path)
+    assert signal.getsignal(signal.SIGINT) is before
+    stopped = json.loads((tmp_path / "record.json").read_text())
+    assert stopped["status"] == "stopped" and stopped["final_loss"] is None
+    torch.manual_seed(123)  # the state of torch must come from the checkpoint
+    torch.rand(7)
+    _, resumed = run(folder=tmp_path, resume=True)
+    assert resumed["curve"] == whole["curve"] and resumed["status"] == "finished"
+
+
+def test_a_second_ctrl_c_stops_at_once(tmp_path, monkeypatch):
+    stop_at(7, monkeypatch, times=2)
+    with pytest.raises(KeyboardInterrupt):
+        run(folder=tmp_path)
+    saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert saved["run"]["step"] == 5
+
+
+def arguments(folder, *more):
+    sizes = "--score random --d_model 12 --head 3 --layer 1 --max_length 8 --batch 4 --dropout 0.1"
+    rest = "--windows 8 --device cpu --steps 900 --evaluate_every 300 --folder"
+    return [*sizes.split(), *rest.split(), str(folder), *more]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows sends Ctrl-C to the whole console")
+def test_the_command_line_stopped_by_a_real_ctrl_c_goes_on_to_the_same_curve(tmp_path, capfd):
+    broken, whole = tmp_path / "broken", tmp_path / "whole"
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = [sys.executable, "-m", "synth_lib.lab.train", *arguments(broken)]
+    child = subprocess.Popen(command, cwd=ROOT, env=environment, **pipes)
+    claimed = None  # the checkpoint of step 0; the next one comes with the first evaluation
+    while child.poll() is None:
+        if (broken / "checkpoint.pt").exists():
+            written = (broken / "checkpoint.pt").stat().st_mtime_ns
+            claimed = claimed or written
+            if written != claimed:
+                break
+        time.sleep(0.02)
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 130 and b"stopped after step" in out and b"--resume" in out, err
+    assert b"Traceback" not in err and b"step/s" in err
+    stopped = json.loads((broken / "record.json").read_text())
+    assert stopped["status"] == "stopped" and 2 <= len(stopped["curve"]) < 4
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    assert main(arguments(broken, "--resume", "--quiet")) == 0
+    assert main(arguments(whole, "--quiet", "--sample", "5")) == 0
+    torch.set_num_threads(threads)
+    curves = [json.loads((folder / "record.json").read_text())["curve"] for folder in (broken, whole)]
+    assert curves[0] == curves[1] and len(curves[0]) == 4
+    out, err = capfd.readouterr()
+    assert err == "" and out.count("nats per token at step 900") == 2
+
+
+@pytest.mark.parametrize(
+    "settings, sizes, message",
+    [
+        (few(learning_rate=0.5), SMALL, "made with learning_rate = 0.001, this run has 0.5"),
+        (few(seed=3), SMALL, "made with seed = 0, this run has 3"),
+        (FEW, SMALL | {"score": "dense"}, "made with score = 'random \\+ dense', this run has 'dense'"),
+    ],
+)
+def test_a_checkpoint_of_other_settings_is_refused(tmp_path, settings, sizes, message):
+    run(folder=tmp_path)
+    with pytest.raises(ValueError, match=f"{message}: give the same options as before$"):
+        run(settings, sizes, folder=tmp_path, resume=True)
+
+
+def test_a_missing_or_damaged_checkpoint_is_refused(tmp_path):
+    for folder in (tmp_path, None):
+        with pytest.raises(FileNotFoundError, match="there is no checkpoint in folder"):
+            run(folder=folder, resume=True)
+    run(folder=tmp_path)
+    whole = (tmp_path / "checkpoint.pt").read_bytes()
+    for damaged in (whole[: len(whole) // 2], b"", b"no checkpoint"):
+        (tmp_path / "checkpoint.pt").write_bytes(damaged)
+        with pytest.raises(ValueError, match="checkpoint.pt is no checkpoint that can be read"):
+            run(folder=tmp_path, resume=True)
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "new" / "file"
+    write_whole(path, lambda file: file.write(b"first"))
+
+    def breaks(file):
+        file.write(b"sec")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError):
+        write_whole(path, breaks)
+    assert path.read_bytes() == b"first"
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_stops_the_run_and_the_record_says_failed(tmp_path, bad):
+    calls = []
+
+    def loss(model, inputs, targets):
+        calls.append(model.training)
+        factor = bad if sum(calls) == 8 else 1.0  # the eighth update
+        return next_token_loss(model, inputs, targets) * factor
+
+    with pytest.raises(FloatingPointError, match=f"the loss is {bad} .* after step 7"):
+        run(folder=tmp_path, loss=loss)
+    record = json.loads((tmp_path / "record.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+    assert record["status"] == "failed" and "step 7" in record["problem"] and record["final_loss"] is None
+    saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert saved["run"]["step"] == 5 and all(value.isfinite().all() for value in saved["model"].values())
+
+
+def test_an_evaluation_that_is_not_finite_fails_too(tmp_path):
+    def loss(model, inputs, targets):
+        return next_token_loss(model, inputs, targets) * (1.0 if model.training else float("nan"))
+
+    with pytest.raises(FloatingPointError, match="the loss is nan .* after step 5"):
+        run(folder=tmp_path, loss=loss)
+    saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert saved["run"]["step"] == 0  # the checkpoint before the first step, none after it
+    json.loads((tmp_path / "record.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+
+
+# What does not fit
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"steps": 0}, "steps is 0, but must be a whole number of at least 1"),
+        ({"batch": 0}, "batch is 0, but must be a whole number"),
+        ({"warmup": 13}, "warmup must be at most steps = 12, not 13: set warmup \\(--warmup\\)$"),
+        ({"warmup": -1}, "warmup is -1, but must be a finite number of at least 0"),
+        ({"learning_rate": 0.0}, "learning_rate is 0, but must be above 0"),
+        ({"learning_rate": float("nan")}, "learning_rate is nan"),
+        ({"weight_decay": -0.1}, "weight_decay is -0.1"),
+        ({"precision": "half"}, "precision must be auto, float32 or bfloat16, not 'half'"),
+    ],
+)
+def test_settings_out_of_range_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        few(**changes)
+
+
+def test_devices(monkeypatch):
+    assert choose_device("cpu").type == "cpu"
+    with pytest.raises(ValueError, match="device must be auto or .*cpu on this machine, not 'abacus'"):
+        choose_device("abacus")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_device().type == "mps"
+    with pytest.raises(ValueError, match="not 'cuda'"):
+        choose_device("cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert choose_device().type == "cuda"
+
+
+def test_help_says_every_option_and_its_default(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"])
+    page = capsys.readouterr().out
+    assert caught.value.code == 0 and "nats per token" in page and "--resume" in page
+    for name, default in (SIZES | asdict(Settings())).items():
+        assert f"--{name} " in page and f"(default: {default})" in " ".join(page.split())
+    assert page.count("    python -m synth_lib.lab.train") >= 2
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--head", "7"], "head = 7 does not divide d_model = 128"),
+        (["--tokens", "words"], "'characters' or 'byte_pairs', not 'words'"),
+        (["--score", "dense, random", "--layer", "3"], "score has 2 entries, but must have one for each"),
+        (["--steps", "0"], "steps is 0"),
+        (["--device", "abacus"], "device must be"),
+        (["--resume"], "there is no checkpoint"),
+    ],
+)
+def test_the_command_line_refuses_in_one_sentence(tmp_path, capsys, arguments, message):
+    with pytest.raises(SystemExit) as caught:
+        main(["--folder", str(tmp_path), *arguments])
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_the_command_line_never_overwrites_a_run(tmp_path, capsys):
+    run(folder=tmp_path)
+    with pytest.raises(SystemExit):
+        main(["--folder", str(tmp_path)])
+    assert "holds a run: resume it (--resume), or choose another folder (--folder)" in capsys.readouterr().err
+
+
+def test_a_failed_run_is_exit_status_1(tmp_path, capsys, monkeypatch):
+    def breaks(*arguments, **options):
+        raise FloatingPointError("the loss is nan at step 3: try a lower learning rate")
+
+    monkeypatch.setattr(training, "train_language_model", breaks)
+    assert main(["--folder", str(tmp_path)]) == 1
+    assert "failed: the loss is nan at step 3" in capsys.readouterr().out
+
+
+def test_a_gradient_that_is_not_finite_never_reaches_the_parameters(tmp_path):
+    """The loss can be finite where its gradient is not: sqrt at 0."""
+    calls = []
+
+    def loss(model, inputs, targets):
+        calls.append(model.training)
+        found = next_token_loss(model, inputs, targets)
+        return found + (found - found).sqrt() if sum(calls) == 8 else found
+
+    models = []
+
+    def keep(model, inputs, targets):
+        models[:] = [model]
+        return loss(model, inputs, targets)
+
+    with pytest.raises(FloatingPointError, match="the norm of its gradient nan after step 7"):
+        run(folder=tmp_path, loss=keep)
+    assert all(parameter.isfinite().all() for parameter in models[0].parameters())
+
+
+def test_train_never_overwrites_a_run(tmp_path):
+    run(folder=tmp_path)
+    before = (tmp_path / "checkpoint.pt").read_bytes()
+    with pytest.raises(FileExistsError, match="holds a run"):
+        run(folder=tmp_path)
+    assert (tmp_path / "checkpoint.pt").read_bytes() == before
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_the_first_step(tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    steps = []
+
+    def loss(model, inputs, targets):
+        steps.append(model.training)
+        return next_token_loss(model, inputs, targets)
+
+    with pytest.raises(OSError):
+        run(folder=tmp_path / "file" / "run", loss=loss)
+    assert not any(steps)

@@ -1,0 +1,459 @@
+"""The corpus and its tokens: a wrong text, a leaky window or another order of the data must be noticed."""
+
+import hashlib
+import lzma
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from synth_lib.text.corpora import (
+    DATA,
+    GLOSS_CLASSES,
+    GLOSSES,
+    SHA256,
+    TRANSLATIONS,
+    BytePairTokenizer,
+    CharacterTokenizer,
+    CorpusError,
+    SpecialTokens,
+    WordTokenizer,
+    batches,
+    classification,
+    classification_batch,
+    evaluation_windows,
+    gloss_pairs,
+    glosses,
+    load_text,
+    make_corpus,
+    pad,
+    random_batch,
+    random_windows,
+    sentence_pairs,
+    shakespeare,
+    translation,
+    translation_batch,
+    translation_pairs,
+)
+
+TEXT = "To be, or not to be: that is the question.\n" * 20
+
+
+@pytest.fixture(scope="module")
+def characters():
+    return shakespeare("characters")
+
+
+def test_splits_are_whole_works_and_share_none():
+    texts = {split: load_text(split) for split in SHA256}
+    titles = {split: re.findall(r"(.+)\n+by William Shakespeare", text) for split, text in texts.items()}
+    assert titles["valid"] == ["A MIDSUMMER NIGHT'S DREAM", "THE TEMPEST"]
+    assert titles["test"] == ["MACBETH", "TWELFTH NIGHT; OR, WHAT YOU WILL"]
+    assert len(titles["train"]) == 38 and len({title for some in titles.values() for title in some}) == 42
+
+
+def test_readme_gives_the_checksums_and_sizes():
+    readme = (DATA / "README.md").read_text(encoding="utf8")
+    files = {f"shakespeare.{split}.txt.xz": checksum for split, checksum in SHA256.items()}
+    for name, checksum in {**files, **dict(TRANSLATIONS.values()), **dict([GLOSSES])}.items():
+        raw = lzma.decompress((DATA / name).read_bytes())
+        assert hashlib.sha256(raw).hexdigest() == checksum
+        assert re.search(rf"{re.escape(name)}.*{len(raw):,}.*{checksum}", readme)
+    named = set(re.findall(r"`([\w.-]+\.xz)`", readme))
+    assert named == {path.name for path in DATA.glob("*.xz")}
+
+
+def test_readme_gives_the_rows_of_each_split():
+    readme = (DATA / "README.md").read_text(encoding="utf8")
+    tables = [(name, translation_pairs(language)) for language, (name, _) in TRANSLATIONS.items()]
+    for name, splits in [*tables, (GLOSSES[0], glosses())]:
+        sizes = " / ".join(f"{len(rows):,}" for rows in splits.values())
+        assert re.search(rf"{re.escape(name)}.*: {sizes} ", readme), (name, sizes)
+    for licence in re.findall(r"`(LICENSES/[^`]+)`", readme):
+        assert (DATA / licence).is_file()
+
+
+def test_a_missing_file_is_one_sentence(tmp_path):
+    with pytest.raises(CorpusError, match=r"cannot read .*homeassistant.en-fr.tsv.xz \(No such.*fetch it"):
+        translation_pairs("french", tmp_path)
+    with pytest.raises(CorpusError, match=r"cannot read .*wordnet_gloss8.tsv.xz \(No such.*fetch it"):
+        classification(folder=tmp_path)
+    with pytest.raises(CorpusError, match=r"cannot read .*shakespeare.train.txt.xz \(No such.*fetch it"):
+        load_text("train", tmp_path)
+
+
+def damage_cut(raw):
+    return raw[: len(raw) // 2]
+
+
+def damage_flip(raw):
+    return raw[:-200] + bytes([raw[-200] ^ 1]) + raw[-199:]
+
+
+def damage_text(raw):
+    return lzma.compress(lzma.decompress(raw).replace(b"love", b"hate", 1))
+
+
+def damage_empty(raw):
+    return b""
+
+
+@pytest.mark.parametrize("name", ["homeassistant.en-de.tsv.xz", "homeassistant.en-fr.tsv.xz", "wordnet_gloss8.tsv.xz"])
+def test_a_changed_word_is_noticed(tmp_path, name):
+    raw = lzma.decompress((DATA / name).read_bytes())
+    (tmp_path / name).write_bytes(lzma.compress(raw.replace(b"the", b"teh", 1)))
+    load = {"homeassistant.en-de.tsv.xz": translation_pairs, "wordnet_gloss8.tsv.xz": lambda folder: glosses(folder)}
+    with pytest.raises(CorpusError, match=f"{name} is damaged, its sha256 is"):
+        load.get(name, lambda folder: translation_pairs("french", folder))(folder=tmp_path)
+
+
+@pytest.mark.parametrize("damage", [damage_cut, damage_flip, damage_text, damage_empty])
+def test_a_damaged_file_is_one_sentence(tmp_path, damage):
+    name = "shakespeare.test.txt.xz"
+    (tmp_path / name).write_bytes(damage((DATA / name).read_bytes()))
+    with pytest.raises(CorpusError, match="is damaged.*fetch it again") as caught:
+        load_text("test", tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(ValueError, match="one of train, valid, test, not 'dev'"):
+        load_text("dev")
+    with pytest.raises(ValueError, match="'characters' or 'byte_pairs', not 'words'"):
+        shakespeare("words")
+    with pytest.raises(ValueError, match="one of german, french, not 'English'"):
+        translation_pairs("English")
+
+
+def test_characters_round_trip_and_their_vocabulary(characters):
+    tokenizer, splits = characters
+    assert tokenizer.vocab == 84 and tokenizer.characters == sorted(tokenizer.characters)
+    for split, tokens in splits.items():
+        assert tokens.dtype == torch.int64 and tokens.ndim == 1
+        assert tokenizer.decode(tokens) == load_text(split)
+
+
+def test_a_character_outside_the_training_split_is_named():
+    tokenizer = CharacterTokenizer("abc")
+    assert tokenizer.encode("cab").tolist() == [2, 0, 1]
+    with pytest.raises(ValueError, match="the vocabulary of 3 characters has no 'é'"):
+        tokenizer.encode("cabé")
+
+
+def test_byte_pairs_round_trip_any_text():
+    tokenizer = BytePairTokenizer(TEXT, 270)
+    assert tokenizer.vocab == 270
+    for text in (TEXT, "  two  spaces\n\n", "café and 中文", ""):
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert len(tokenizer.encode(TEXT)) < len(TEXT)
+    assert BytePairTokenizer("to be", 1000).vocab < 1000
+    with pytest.raises(ValueError, match="at least 256.*not 255"):
+        BytePairTokenizer(TEXT, 255)
+
+
+def test_byte_pairs_merge_the_most_frequent_pair_first():
+    tokenizer = BytePairTokenizer("cd cd cd ab ab ab ab", 257)
+    assert len(tokenizer.encode("ab")) == 1 and len(tokenizer.encode("cd")) == 2
+
+
+def test_byte_pairs_are_the_same_in_another_process():
+    code = "from synth_lib.text.corpora import *; print(BytePairTokenizer(load_text('test'), 1000).model.to_str())"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, cwd=DATA.parent)
+    here = BytePairTokenizer(load_text("test"), 1000).model.to_str()
+    assert run.stdout.decode("utf8").strip() == here
+
+
+def test_byte_pairs_see_the_training_split_alone(tmp_path, monkeypatch):
+    texts = {"train": "aa aa aa", "valid": "bb bb bb bb bb", "test": "cc cc cc cc cc"}
+    for split, text in texts.items():
+        (tmp_path / f"shakespeare.{split}.txt.xz").write_bytes(lzma.compress(text.encode()))
+        monkeypatch.setitem(SHA256, split, hashlib.sha256(text.encode()).hexdigest())
+    _, splits = shakespeare("byte_pairs", vocab=258, folder=tmp_path)
+    assert len(splits["train"]) < len("aa aa aa") and len(splits["valid"]) == len(texts["valid"])
+    with pytest.raises(ValueError, match="has no 'b'"):
+        shakespeare("characters", folder=tmp_path)
+
+
+def test_targets_are_the_next_tokens_and_every_start_is_drawn():
+    tokens = torch.arange(100, 110)
+    inputs, targets = random_windows(tokens, length=3, batch=500, generator=torch.Generator().manual_seed(0))
+    assert inputs.shape == targets.shape == (500, 3)
+    assert torch.equal(inputs, inputs[:, :1] + torch.arange(3)) and torch.equal(targets, inputs + 1)
+    # The last start has the last token as its last target: a range that is one too short would miss it.
+    assert sorted(set(inputs[:, 0].tolist())) == list(range(100, 107))
+
+
+def test_the_order_of_the_data_depends_on_the_generator_alone():
+    tokens = torch.arange(1000)
+    first = random_windows(tokens, 5, 7, torch.Generator().manual_seed(3))
+    torch.manual_seed(99)
+    torch.rand(5)
+    second = random_windows(tokens, 5, 7, torch.Generator().manual_seed(3))
+    other = random_windows(tokens, 5, 7, torch.Generator().manual_seed(4))
+    assert torch.equal(first[0], second[0]) and not torch.equal(first[0], other[0])
+
+
+@pytest.mark.parametrize("size, length, count", [(31, 5, 6), (30, 5, 5), (1000, 7, 10), (6, 5, 1)])
+def test_evaluation_windows_are_fixed_and_share_no_target(size, length, count):
+    tokens = torch.arange(size)
+    inputs, targets = evaluation_windows(tokens, length, count)
+    assert inputs.shape == (count, length) and torch.equal(targets, inputs + 1)
+    assert len(set(targets.flatten().tolist())) == count * length
+    again = evaluation_windows(tokens, length, count)
+    assert torch.equal(inputs, again[0])
+
+
+def test_evaluation_windows_reach_over_the_whole_text():
+    inputs, _ = evaluation_windows(torch.arange(10_001), 10, 100)
+    gaps = inputs[1:, 0] - inputs[:-1, 0]
+    assert inputs[0, 0] == 0 and inputs[-1, 0] >= 9_900 and gaps.min() == gaps.max() == 100
+
+
+def test_too_few_tokens_are_one_sentence():
+    with pytest.raises(ValueError, match="needs 6 tokens, not 5"):
+        random_windows(torch.arange(5), 5, 1, torch.Generator())
+    with pytest.raises(ValueError, match="31 tokens hold 1 to 6 windows of length 5, not 7"):
+        evaluation_windows(torch.arange(31), 5, 7)
+    with pytest.raises(ValueError, match="30 tokens hold 1 to 5 windows"):
+        evaluation_windows(torch.arange(30), 5, 6)  # the last target would be token 30
+
+
+@pytest.fixture(scope="module")
+def german():
+    return translation("german", vocab=1000)
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    return sentence_pairs(vocab=1000)
+
+
+def test_pairs_and_glosses_are_what_they_say():
+    assert ("Connect to Cloudflare", "Mit Cloudflare verbinden") in translation_pairs("german")["train"]
+    assert ("Current gas usage", "Consommation de gaz actuelle") in translation_pairs("french")["train"]
+    assert ("forepart of a hoof", GLOSS_CLASSES.index("body")) in glosses()["valid"]
+    assert ("Italian composer of operas (1801-1835)", GLOSS_CLASSES.index("person")) in glosses()["train"]
+    assert {label for _, label in glosses()["test"]} == set(range(8))
+
+
+@pytest.mark.parametrize("load", [translation_pairs, lambda: translation_pairs("french"), glosses])
+def test_no_text_is_in_two_splits(load):
+    firsts = [{row[0].lower() for row in rows} for rows in load().values()]
+    assert sum(map(len, firsts)) == len(set.union(*firsts))
+
+
+def test_no_text_can_turn_into_a_special_token():
+    names = ["<padding>", "<start>", "<end>", "<separator>"]
+    tokenizer = SpecialTokens(BytePairTokenizer(" ".join(names * 50), 320))
+    assert (tokenizer.padding, tokenizer.start, tokenizer.end, tokenizer.separator) == (0, 1, 2, 3)
+    for name in names:
+        tokens = tokenizer.encode(name)
+        assert tokens.min() >= 4 and tokens.dtype == torch.int64 and tokenizer.decode(tokens) == name
+    assert tokenizer.names(torch.tensor([0, 1, 2, 3])) == names
+    assert tokenizer.vocab == tokenizer.tokenizer.vocab + 4 <= 324
+
+
+def test_special_tokens_are_left_out_of_the_text_and_the_first_end_ends_it():
+    tokenizer = SpecialTokens(WordTokenizer(["a b c"]))
+    a, b, c = tokenizer.encode("a b c").tolist()
+    assert (a, b, c) == (4, 5, 6) and tokenizer.vocab == 7
+    assert tokenizer.decode([1, a, 3, b, 0, 2, c, 2, 0]) == "a b"
+    assert tokenizer.decode([2]) == tokenizer.decode([]) == ""
+    assert tokenizer.names([1, c, 2]) == ["<start>", "c", "<end>"]
+    for wrong in (-1, 7):
+        with pytest.raises(ValueError, match=f"between 0 and 6, not {wrong}"):
+            tokenizer.decode([a, wrong])
+    with pytest.raises(ValueError, match="the vocabulary of 3 words has no 'd'"):
+        tokenizer.encode("a d")
+
+
+def test_a_translation_corpus_keeps_every_pair_and_its_text(german):
+    texts = translation_pairs("german")
+    assert german.tokenizer.vocab == 1000 and german.texts == texts and set(german.dropped.values()) == {0}
+    for split, examples in german.splits.items():
+        assert len(examples) == len(texts[split])
+        for (source, target), (english, translated) in list(zip(examples, texts[split], strict=True))[::50]:
+            assert german.tokenizer.decode(source) == english and german.tokenizer.decode(target) == translated
+    longest = max(len(side) for some in german.splits.values() for pair in some for side in pair)
+    assert german.max_length == longest + 1
+
+
+def test_a_maximum_length_drops_whole_examples_and_counts_them(german):
+    short = translation("german", vocab=1000, max_length=20)
+    for split, examples in german.splits.items():
+        kept = [max(map(len, pair)) + 1 <= 20 for pair in examples]
+        texts = [text for text, keep in zip(german.texts[split], kept, strict=True) if keep]
+        assert short.texts[split] == texts and short.dropped[split] == kept.count(False) > 0
+        # An off-by-one would leave no pair that fills the 20 places.
+        assert max(len(side) + 1 for pair in short.splits[split] for side in pair) == 20
+    assert short.max_length == 20
+    with pytest.raises(ValueError, match="max_length is 2, but every example of the split train is longer"):
+        translation("german", vocab=1000, max_length=2)
+    for wrong in (0, 2.5):
+        with pytest.raises(ValueError, match="max_length is .* whole number"):
+            make_corpus(german.tokenizer, {"train": ["a"]}, lambda text: (german.tokenizer.encode(text), 0), wrong)
+    with pytest.raises(ValueError, match="at least 260.*not 259"):
+        translation("german", vocab=259)
+
+
+def test_a_classification_needs_no_place_for_a_special_token():
+    corpus = classification(vocab=1000)
+    assert corpus.max_length == max(len(tokens) for some in corpus.splits.values() for tokens, _ in some)
+    assert all(label == text[1] for (_, label), text in zip(corpus.splits["test"], corpus.texts["test"], strict=True))
+    again = make_corpus(corpus.tokenizer, corpus.splits, lambda example: example, corpus.max_length - 1)
+    assert 1 <= sum(again.dropped.values()) <= 3
+
+
+@pytest.mark.parametrize("load", [translation, classification, sentence_pairs])
+def test_the_vocabulary_comes_from_the_training_split_alone(tmp_path, monkeypatch, load):
+    rows = [("train", "plant", "xyxyxy ab"), ("train", "animal", "xyxyxy cd"), ("train", "animal", "cd xyxy")]
+    rows += [("train", "plant", "xyxyxy ef"), *((split, kind, f"qzqz{number}") for split in ("valid", "test")
+             for kind in ("plant", "animal") for number in range(9))]  # fmt: skip
+    raw = "".join("\t".join(row) + "\n" for row in rows).encode()
+    (tmp_path / "file").write_bytes(lzma.compress(raw))
+    where = ("file", hashlib.sha256(raw).hexdigest())
+    monkeypatch.setattr("synth_lib.text.corpora.GLOSSES", where)
+    monkeypatch.setitem(TRANSLATIONS, "german", where)
+    tokenizer = load(vocab=261, folder=tmp_path).tokenizer
+    assert len(tokenizer.encode("xyxy")) == 2 and len(tokenizer.encode("qzqz")) == 4
+
+
+def test_one_vocabulary_knows_both_languages():
+    tokenizer = translation("german", vocab=4000).tokenizer
+    assert len(tokenizer.encode(" the")) == len(tokenizer.encode(" nicht")) == 1
+
+
+def test_sentence_pairs_are_packed_and_rightly_labelled(pairs):
+    label_of = {gloss: label for some in glosses().values() for gloss, label in some}
+    for split, examples in pairs.splits.items():
+        for (tokens, same), (first, second, said) in list(zip(examples, pairs.texts[split], strict=True))[::20]:
+            assert same == said == (label_of[first] == label_of[second]) and first != second
+            (place,) = (tokens == pairs.tokenizer.separator).nonzero().flatten().tolist()
+            assert pairs.tokenizer.decode(tokens[:place]) == first
+            assert pairs.tokenizer.decode(tokens[place + 1 :]) == second
+
+
+def test_sentence_pairs_are_balanced_and_stay_in_their_split(pairs):
+    splits = glosses()
+    for split, texts in pairs.texts.items():
+        assert sorted(first for first, _, _ in texts) == sorted(gloss for gloss, _ in splits[split])
+        own = {gloss for gloss, _ in splits[split]}
+        assert {second for _, second, _ in texts} <= own
+        assert abs(2 * sum(same for *_, same in texts) - len(texts)) <= 1
+        label_of = dict(splits[split])
+        for label in range(8):
+            of_label = [same for first, _, same in texts if label_of[first] == label]
+            assert abs(2 * sum(of_label) - len(of_label)) <= 1
+        # In an order of classes, the first hundred would all be animals.
+        assert len({label_of[first] for first, _, _ in texts[:100]}) == 8
+
+
+def test_sentence_pairs_depend_on_their_seed_and_never_repeat():
+    some = glosses()["test"]
+    draw = [gloss_pairs(some, torch.Generator().manual_seed(seed), rounds=4) for seed in (0, 0, 1)]
+    assert draw[0] == draw[1] != draw[2] and len(draw[0]) == 4 * len(some)
+    assert len({frozenset(pair[:2]) for pair in draw[0]}) == len(draw[0])
+    assert abs(2 * sum(same for *_, same in draw[0]) - len(draw[0])) <= 1
+    with pytest.raises(ValueError, match="rounds is 9, but 16 glosses hold too few"):
+        gloss_pairs([(str(row), row % 8) for row in range(16)], torch.Generator().manual_seed(0), rounds=9)
+    with pytest.raises(ValueError, match="rounds is 0"):
+        gloss_pairs(some, torch.Generator(), rounds=0)
+
+
+def test_more_rounds_leave_the_validation_and_test_pairs_alone(pairs):
+    more = sentence_pairs(vocab=1000, rounds=2)
+    assert len(more.texts["train"]) == 2 * len(pairs.texts["train"])
+    assert more.texts["valid"] == pairs.texts["valid"] and more.texts["test"] == pairs.texts["test"]
+
+
+def test_padding_stands_on_the_right():
+    tokens, lengths = pad([torch.tensor([5, 6, 7]), [8], torch.tensor([], dtype=torch.int64)])
+    assert tokens.tolist() == [[5, 6, 7], [8, 0, 0], [0, 0, 0]] and lengths.tolist() == [3, 1, 0]
+    assert tokens.dtype == lengths.dtype == torch.int64
+    tokens, _ = pad([[5], [6, 7]], padding=9, length=4)
+    assert tokens.tolist() == [[5, 9, 9, 9], [6, 7, 9, 9]]
+    with pytest.raises(ValueError, match="length is 2, but the longest sequence has 3 tokens"):
+        pad([[1, 2, 3]], length=2)
+    with pytest.raises(ValueError, match="at least one sequence, not 0"):
+        pad([])
+
+
+def test_the_target_of_a_position_is_the_token_after_it():
+    tokenizer = SpecialTokens(WordTokenizer(["a b c d"]))
+    examples = [(torch.tensor([4, 5]), torch.tensor([6, 7, 4])), (torch.tensor([7]), torch.tensor([5]))]
+    source, source_lengths, inputs, targets = translation_batch(examples, tokenizer)
+    assert source.tolist() == [[4, 5, 2], [7, 2, 0]] and source_lengths.tolist() == [3, 2]
+    assert inputs.tolist() == [[1, 6, 7, 4], [1, 5, 0, 0]] and targets.tolist() == [[6, 7, 4, 2], [5, 2, 0, 0]]
+    for tensor in translation_batch(examples, tokenizer, length=6)[::2]:
+        assert tensor.shape == (2, 6)
+    # The loss of padded positions is left out: logits there may be anything.
+    logits = torch.randn(2, 4, tokenizer.vocab, generator=torch.Generator().manual_seed(0))
+    loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=tokenizer.padding)
+    logits[1, 2:] += torch.arange(tokenizer.vocab) * 100.0
+    again = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=tokenizer.padding)
+    assert torch.equal(loss, again)
+
+
+def test_a_classification_batch_has_labels():
+    tokenizer = SpecialTokens(WordTokenizer(["a b c d"]))
+    tokens, lengths, labels = classification_batch([(torch.tensor([4, 5]), 3), (torch.tensor([6]), 0)], tokenizer, 3)
+    assert tokens.tolist() == [[4, 5, 0], [6, 0, 0]] and lengths.tolist() == [2, 1] and labels.tolist() == [3, 0]
+    assert labels.dtype == torch.int64
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1])
+def test_an_epoch_has_every_example_once_under_the_limit(german, seed):
+    examples = german.splits["valid"]
+    generator = None if seed is None else torch.Generator().manual_seed(seed)
+    epoch = list(batches(examples, 300, generator))
+    assert sorted(id(pair) for some in epoch for pair in some) == sorted(map(id, examples))
+    padded = [translation_batch(some, german.tokenizer) for some in epoch]
+    assert all(max(source.numel(), inputs.numel()) <= 300 for source, _, inputs, _ in padded)
+    # Alike in length: little is padding, and the batches are as full as they can be. Unsorted, most would be padding.
+    real = sum(max(len(source), len(target)) + 1 for source, target in examples)
+    assert real >= 0.85 * sum(max(source.numel(), inputs.numel()) for source, _, inputs, _ in padded)
+    assert len(epoch) <= 1.25 * real / 300
+
+
+def test_the_order_of_batches_depends_on_the_seed_alone(german):
+    examples = german.splits["valid"]
+
+    def order(generator):
+        return [[id(pair) for pair in some] for some in batches(examples, 300, generator)]
+
+    first, other = order(torch.Generator().manual_seed(0)), order(torch.Generator().manual_seed(1))
+    torch.manual_seed(5)
+    assert first == order(torch.Generator().manual_seed(0)) != other
+    assert {frozenset(some) for some in first} != {frozenset(some) for some in other}  # other companions as well
+    generator = torch.Generator().manual_seed(0)
+    assert order(generator) != order(generator)  # the second epoch has another order
+    assert order(None) == order(None)
+    rooms = [max(map(len, pair)) for some in batches(examples, 300) for pair in some]
+    assert rooms == sorted(rooms)
+    shuffled = [max(map(len, some[0])) for some in batches(examples, 300, torch.Generator().manual_seed(0))]
+    assert shuffled != sorted(shuffled)  # an epoch does not begin with the shortest
+
+
+def test_a_limit_below_the_longest_example_is_refused():
+    examples = [(torch.tensor([4] * 9), 0), (torch.tensor([4]), 1)]
+    with pytest.raises(ValueError, match="max_tokens is 8, but the longest example needs 9"):
+        list(batches(examples, 8))
+    assert [len(some) for some in batches(examples, 9)] == [1, 1] and list(batches([], 9)) == []
+
+
+def test_random_batches_have_one_shape_and_keep_rows_together(german):
+    everything = translation_batch(german.splits["valid"], german.tokenizer, length=german.max_length)
+    draws = [random_batch(everything, 16, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
+    source, lengths, inputs, targets = draws[0]
+    assert source.shape == inputs.shape == targets.shape == (16, german.max_length) and lengths.shape == (16,)
+    assert all(torch.equal(one, two) for one, two in zip(draws[0], draws[1], strict=True))
+    assert not torch.equal(source, draws[2][0])
+    known = {german.tokenizer.decode(one): german.tokenizer.decode(two) for one, two in german.splits["valid"]}
+    for row in range(16):
+        assert known[german.tokenizer.decode(source[row])] == german.tokenizer.decode(targets[row])
+        assert source[row, lengths[row] - 1] == german.tokenizer.end
+    rows = random_batch((torch.arange(5),), 200, torch.Generator().manual_seed(0))[0]
+    assert set(rows.tolist()) == set(range(5))

@@ -1,0 +1,566 @@
+"""What one student's notebook, file or folder can do to the grading of all others: nothing that nobody sees."""
+
+import csv
+import dataclasses
+import json
+import os
+import platform
+import re
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from synth_lib import checks
+from synth_lib.checks import engine, guard
+from synth_lib.checks.exercise import Reads
+from tests.tools.classroom.test_classroom import (
+    BAD,
+    COURSE,
+    QUICK,
+    can_grade,
+    code,
+    graded,
+    light,
+    notebook,
+    nursery,
+    statuses,
+)
+from tools.classroom import course as courses
+from tools.classroom import grade as grading_tool
+from tools.classroom import protocol as wire
+from tools.classroom import sandbox, submissions
+from tools.classroom import student as students
+
+__all__ = ["nursery"]  # a fixture: pytest finds it by its name
+
+FORGE = """
+import json, os, stat, struct, time
+def socket_of():
+    for number in range(3, 64):
+        try:
+            if stat.S_ISSOCK(os.fstat(number).st_mode):
+                return number
+        except OSError:
+            pass
+CHANNEL = socket_of()
+def send(kind, header=None, payload=b""):
+    text = json.dumps([kind, header]).encode()
+    rest = memoryview(struct.pack("<II", len(text), len(payload)) + text + payload)
+    while rest:
+        rest = rest[os.write(CHANNEL, rest):]
+"""
+
+
+def seconds(work):
+    began = time.monotonic()
+    result = work()
+    return result, time.monotonic() - began
+
+
+def beside(told, cell):
+    """The notebook with one more cell in front of its exercises."""
+    told["cells"].insert(1, code(cell))
+    return told
+
+
+# --- the process that forks ---
+
+
+@can_grade
+def test_an_alarm_while_a_process_is_stopped_mixes_up_no_answers(nursery):
+    """Stopped for 0.3 s, the nursery answers late: the alarm of a check rings meanwhile."""
+    first, _ = nursery.fork()
+    os.kill(nursery.process.pid, signal.SIGSTOP)
+    threading.Timer(0.3, os.kill, (nursery.process.pid, signal.SIGCONT)).start()
+    with pytest.raises(guard.TimeUp):
+        guard.within(0.1, lambda: nursery.stop(first))
+    second, channel = nursery.fork()
+    assert second > first and os.path.exists(f"/proc/{second}") and not os.path.exists(f"/proc/{first}")
+    assert os.WTERMSIG(nursery.stop(second)) == signal.SIGKILL
+    assert signal.SIGALRM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    channel.close()
+
+
+@can_grade
+def test_the_process_that_forks_stops_its_own_children_alone(nursery):
+    other = subprocess.Popen(["sleep", "100"])
+    for number in (other.pid, 10**9):
+        assert nursery.stop(number) == signal.SIGKILL
+    assert other.poll() is None and nursery.alive
+    nursery.control.sendall(b"7 stop 1".ljust(students.ORDER))  # an order whose answer nobody waits for
+    child, channel = nursery.fork()
+    assert nursery.stop(child) == signal.SIGKILL
+    channel.close()
+    other.kill()
+    other.wait()
+
+
+# --- what reaches torch's own code ---
+
+QUANTIZED = BAD + "return torch.quantize_per_tensor(torch.ones(2, 3), 0.1, 1, torch.qint8)"
+
+
+@can_grade
+@pytest.mark.parametrize("answer", [QUANTIZED, BAD + "return x.to(torch.float8_e5m2)"])
+def test_a_tensor_of_no_plain_dtype_is_named(nursery, tmp_path, answer):
+    result = graded(nursery, tmp_path, light("02", {"02.1": answer}))
+    assert re.search(r"the result is a tensor of torch\.(qint8|float8_e5m2); give it", result.verdicts["02.1"][1])
+    assert statuses(result) == ["wrong"] + ["right"] * 4
+
+
+def tensor(**told):
+    return {"tensor": {"shape": [2], "dtype": "torch.float32", "layout": "torch.strided", "at": 0, **told}}
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"dtype": "torch.qint8"}, {"dtype": "torch.quint4x2"}, {"dtype": "torch.bits8"}, {"dtype": "torch.complex32"},
+        {"shape": [0, 2**62, 2**62]}, {"shape": [0, 2**40]}, {"shape": [2.0]}, {"shape": [True]}, {"shape": [1] * 65},
+        {"shape": [2**40], "device": "cuda"}, {"shape": [2**40], "layout": "torch.sparse_csr"}, {"shape": [-1, -2]},
+        {"at": -4}, {"at": "x"}, {"dtype": ["torch.float32"]},
+    ],
+)  # fmt: skip
+def test_a_tensor_that_nobody_has_made_is_refused(told):
+    with pytest.raises(wire.Garbled):
+        wire.decode(tensor(**told), bytes(8), revive=None)
+
+
+def test_a_sparse_tensor_keeps_its_kind_alone():
+    plain = wire.Plain(keep=None)
+    back = wire.decode(plain.encode(torch.ones(3, 2).to_sparse()), bytes(plain.payload), revive=None)
+    assert (back.layout, back.shape, plain.payload) == (torch.sparse_coo, (3, 2), b"")
+
+
+def test_a_state_that_reads_behind_the_generator_is_refused():
+    state = torch.get_rng_state()
+    for drawn in range(3):
+        plain = wire.Plain(keep=None)
+        told = plain.encode(torch.Generator().manual_seed(drawn).get_state())
+        assert wire.random_state(told, plain.payload).shape == state.shape
+    for place, value in ((8, 600), (16, 624), (16, -1)):  # how many numbers are left; which comes next
+        forged = bytearray(plain.payload)
+        forged[place : place + 4] = value.to_bytes(4, "little", signed=True)
+        forged[8:12] = (600).to_bytes(4, "little")
+        forged[16:18] = forged[16:18] if place == 16 else (600).to_bytes(2, "little")
+        with pytest.raises(wire.Garbled):
+            wire.random_state(told, forged)
+
+
+def test_a_result_of_another_shape_for_other_inputs_is_not_broadcast():
+    """Ten thousand rows for one: subtracted, they would take 10,000 times the memory."""
+    arguments = {"x": torch.ones(1, 4, 3)}
+    reads = Reads("x", axis=1, result_axis=1)
+    for again in (torch.zeros(10_000, 1, 1, 1), torch.zeros(1, 4, 3, dtype=torch.int64), None):
+        assert "of another kind or shape" in reads.broken(lambda _, again=again: again, arguments, arguments["x"], None)
+
+
+# --- time, and what is said ---
+
+DRIP = FORGE + 'os.write(CHANNEL, bytes([0, 0, 9, 0] * 2))\nwhile 1:\n    os.write(CHANNEL, b" ")\n    time.sleep(0.5)'
+FLOOD = FORGE + 'for _ in range(3000):\n    send("note", "n" * 400)\n    send("unreadable", [2, "u" * 400])'
+LONG = FORGE + 'send("ready", {"failed": {"3": "word " * 10**5, "77": "x"}, "found": {"other": [1]}})\ntime.sleep(9)'
+
+
+@can_grade
+def test_a_message_that_drips_is_stopped_in_time(nursery, tmp_path):
+    limits = {**QUICK, "seconds_per_cell": 1}
+    course = dataclasses.replace(COURSE, limits=limits)
+    result, took = seconds(lambda: graded(nursery, tmp_path, beside(light("02"), DRIP), course))
+    assert set(statuses(result)) == {"right"} and "does not end within 1 seconds" in result.troubles[0] and took < 6
+
+
+@can_grade
+def test_many_short_cells_do_not_take_longer_than_one_notebook_may(nursery, tmp_path):
+    course = dataclasses.replace(COURSE, limits={**QUICK, "seconds_per_notebook": 2})
+    told = light("02")
+    told["cells"][1:1] = [code("import time; time.sleep(0.09)")] * 60
+    result, took = seconds(lambda: graded(nursery, tmp_path, told, course))
+    assert took < 4 and "its cells take more than 2 seconds together" in result.refused
+    assert set(statuses(result)) == {"not graded"}
+
+
+@can_grade
+def test_when_the_time_is_over_no_answer_is_called_wrong(nursery, tmp_path):
+    course = dataclasses.replace(COURSE, limits={**QUICK, "seconds_per_notebook": 3})
+    told = light("02", {"02.1": BAD + "import time; time.sleep(9)"})
+    result, took = seconds(lambda: graded(nursery, tmp_path, told, course))
+    assert set(statuses(result)) == {"not graded"} and took < 5
+    assert "the time for this notebook is used up" in result.verdicts["02.1"][1]
+
+
+@can_grade
+def test_a_flood_of_messages_is_cut(nursery, tmp_path):
+    result = graded(nursery, tmp_path, beside(light("02"), FLOOD))
+    assert set(statuses(result)) == {"right"} and len(result.notes) <= 100
+    assert max(map(len, result.notes + result.troubles)) < 500
+    told = notebook(["import torch", LONG, "def linear_scores(x):\n  pass"])
+    result = graded(nursery, tmp_path, told)
+    assert len(json.dumps(result.as_dict())) < 5000 and "word" in result.verdicts["02.1"][1]
+
+
+@can_grade
+def test_a_result_of_endless_json_is_named(nursery, tmp_path):
+    result = graded(nursery, tmp_path, light("02", {"02.1": BAD + "return [None] * 10**6"}))
+    assert "the result is too large: a message has 5 MB, more than 4" in result.verdicts["02.1"][1]
+    assert statuses(result) == ["wrong"] + ["right"] * 4
+    forged = FORGE + BAD + 'send("result", [[]] * 1500000)\n    time.sleep(9)'
+    result = graded(nursery, tmp_path, light("02", {"02.1": forged}))
+    assert "nonsense" in result.verdicts["02.1"][1] and statuses(result) == ["wrong"] + ["right"] * 4
+
+
+@can_grade
+def test_a_long_verdict_is_cut(nursery, tmp_path, monkeypatch):
+    monkeypatch.setattr(checks, "check", lambda key, answer: checks.Verdict(key, "wrong", "n" * 10**5, "n" * 10**5))
+    result = graded(nursery, tmp_path, light("02"))
+    assert {tuple(map(len, verdict)) for verdict in result.verdicts.values()} == {(5, 2000, 2000)}
+
+
+def test_a_row_and_a_page_show_the_first_of_many_reasons():
+    result = {"file": "a.ipynb", "chapter": "02", "refused": "", "notes": ["n"] * 5000}
+    result["verdicts"] = {key: ["right", "Right.", ""] for key in COURSE.chapters["02"].points}
+    result["troubles"] = [f"Cell {n} cannot be read." for n in range(5000)]
+    row = grading_tool.row_of("ann", [result], courses.read(["02"]))
+    assert row["reason"].endswith("Cell 4 cannot be read; and 4995 more") and len(row["notes"]) == 101
+
+
+# --- disk, memory, threads, cores ---
+
+EXCESSES = {
+    "makes more than 2000 files": "import time\nfor n in range(10**4): open(f'f{n}', 'w').close()\ntime.sleep(9)",
+    "writes more than 1 MB": "import time\nopen('f', 'wb').write(bytes(2 * 2**20))\ntime.sleep(9)",
+    "writes more than 1 MB ": (
+        "import os, time\nf = open('f', 'wb')\nos.unlink('f')\nf.write(bytes(2 * 2**20)); f.flush()\ntime.sleep(9)"
+    ),
+    "starts more than 200 threads": (
+        "import threading, time\nthreading.stack_size(32768)\n"
+        "for _ in range(400): threading.Thread(target=time.sleep, args=(9,), daemon=True).start()\ntime.sleep(9)"
+    ),
+}
+
+
+@can_grade
+@pytest.mark.parametrize("reason", EXCESSES)
+def test_a_process_that_takes_too_much_is_stopped_at_once(nursery, tmp_path, monkeypatch, reason):
+    monkeypatch.setattr(students, "MOST_MB", 1)
+    course = dataclasses.replace(COURSE, limits={**QUICK, "seconds_per_cell": 8})
+    result, took = seconds(lambda: graded(nursery, tmp_path, beside(light("02"), EXCESSES[reason]), course))
+    assert set(statuses(result)) == {"right"} and took < 6
+    assert f"{reason.strip()}, and was left out" in result.troubles[0]
+    answer = light("02", {"02.1": BAD + EXCESSES[reason].replace("\n", "\n    ")})
+    if reason == "writes more than 1 MB":
+        assert f"it {reason}" in graded(nursery, tmp_path, answer, course).verdicts["02.1"][1]
+
+
+def test_a_folder_that_nobody_can_look_into_is_too_much(tmp_path, monkeypatch):
+    assert students.contents(tmp_path)[0] == 0
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "link").symlink_to("/")
+    (tmp_path / "gone").symlink_to("nowhere")
+    assert students.contents(tmp_path)[0] == 3
+
+    def refuse(path):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(students.Excess, match="nobody can look into"):
+        students.contents(tmp_path)
+
+
+REACH = """
+import ctypes, fcntl, os
+libc = ctypes.CDLL(None, use_errno=True)
+refused = []
+def attempt(name, work):
+    try:
+        done = work()
+        refused.append(name) if done == -1 and ctypes.get_errno() == 1 else None
+    except PermissionError:
+        refused.append(name)
+attempt("memory", lambda: os.memfd_create("x"))
+attempt("pipe", lambda: fcntl.fcntl(os.pipe()[0], 1031, 2**20))
+attempt("parent", lambda: libc.prctl(1, 0, 0, 0, 0))
+attempt("dump", lambda: libc.prctl(4, 0, 0, 0, 0))
+attempt("scheduler", lambda: os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0)))
+attempt("affinity", lambda: os.sched_setaffinity(0, range(64)))
+attempt("disk", lambda: libc.syscall(IOPRIO_SET, 1, 0, 0))
+assert libc.prctl(15, b"name", 0, 0, 0) == 0
+files = []
+try:
+    while True:
+        files.append(os.open("/dev/null", 0))
+except OSError:
+    for number in files:
+        os.close(number)
+CORES = len(os.sched_getaffinity(0))
+def linear_scores(x, W1, b1, W2, b2):
+    raise ValueError(f"{' '.join(refused)}, {len(files) < 64} {CORES}")
+"""
+
+
+def calls_of(machine):
+    return dict(entry.split() for entry in sandbox.ARCHITECTURES[machine][1].split(", "))
+
+
+@can_grade
+def test_what_would_pass_by_a_limit_is_refused(nursery, tmp_path, monkeypatch):
+    """Memory that is a file, long pipes, another rank among processes, a life beyond the grader's, a second core."""
+    monkeypatch.setattr(nursery, "core", min(os.sched_getaffinity(0)))
+    told = light("02", {"02.1": REACH.replace("IOPRIO_SET", calls_of(platform.machine())["ioprio_set"])})
+    says = graded(nursery, tmp_path, told).verdicts["02.1"][1]
+    assert "ValueError: memory pipe parent dump scheduler affinity disk, True 1." in says, says
+
+
+def test_the_workers_take_the_cores_in_turn(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {5, 2, 7})
+    assert [students.core_of(number) for number in (None, 1, 2, 3, 4)] == [None, 5, 7, 2, 5]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {5})
+    assert students.core_of(1) is None
+
+
+@pytest.mark.parametrize(
+    ("machine", "header"),
+    [("x86_64", "/usr/include/x86_64-linux-gnu/asm/unistd_64.h"), ("aarch64", "/usr/include/asm-generic/unistd.h")],
+)
+def test_the_numbers_of_the_calls_are_those_of_the_kernel(machine, header):
+    if not Path(header).exists():
+        pytest.skip(f"there is no {header}")
+    known = dict(re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", Path(header).read_text(encoding="utf8")))
+    for name, number in {**calls_of(machine), "capset": str(sandbox.ARCHITECTURES[machine][2])}.items():
+        assert known.get(name, number) == number, name
+
+
+# --- whose fault it is ---
+
+
+class Worker:
+    """Stands for a pool of processes: `fate` says of a notebook's name and its neighbours whether a worker is lost."""
+
+    def __init__(self, fate):
+        self.fate, self.graded = fate, []
+
+    def __call__(self, size, **options):
+        self.running = {}
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *problem):
+        return False
+
+    def submit(self, work, path):
+        job = grading_tool.Future()
+        self.running[job] = Path(path).name
+        return job
+
+    def wait(self, running, return_when):
+        names = {self.running[job] for job in running}
+        job = next(iter(running))
+        if self.fate(names):
+            job.set_exception(grading_tool.BrokenProcessPool())
+        else:
+            self.graded.append(self.running[job])
+            job.set_result({"file": self.running[job], "refused": ""})
+        return [job], None
+
+
+def run_pool(monkeypatch, tmp_path, fate, jobs=2):
+    from concurrent.futures import Future
+
+    worker = Worker(fate)
+    monkeypatch.setattr(grading_tool, "Future", Future, raising=False)
+    monkeypatch.setattr(grading_tool, "ProcessPoolExecutor", worker)
+    monkeypatch.setattr(grading_tool, "wait", worker.wait)
+    tasks = {name: tmp_path / name for name in ("ann", "eve", "zoe", "dan")}
+    journal = grading_tool.Journal(tmp_path / "journal")
+    grading_tool.results_of(tasks, ["02"], True, jobs, journal)
+    return {key: result["refused"] for key, result in journal.entries.items()}, (tmp_path / "journal").read_text()
+
+
+def test_a_lost_worker_costs_only_the_notebook_that_loses_it_alone(monkeypatch, tmp_path):
+    refused, journal = run_pool(monkeypatch, tmp_path, lambda names: "eve" in names)
+    assert {key for key, says in refused.items() if says} == {"eve"}
+    assert "the grader itself ended twice while it graded this one. Grade again" in refused["eve"]
+    assert "eve" not in journal and journal.count("\n") == 3  # the next call tries it again
+
+
+def test_a_worker_lost_to_somebody_else_costs_nobody(monkeypatch, tmp_path):
+    lost = iter([True, True, False])
+    refused, journal = run_pool(monkeypatch, tmp_path, lambda names: len(names) > 1 and next(lost, False))
+    assert set(refused.values()) == {""} and journal.count("\n") == 4
+
+
+@can_grade
+def test_a_full_disk_is_no_students_fault(nursery, tmp_path, monkeypatch):
+    def full(prefix):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(students.tempfile, "mkdtemp", full)
+    with pytest.raises(students.OutOfOrder, match="no room for its folder"):
+        graded(nursery, tmp_path, light("02"))
+
+
+class Idle:
+    """Stands for a nursery that is not needed."""
+
+    alive = True
+
+    def __init__(self, *arguments):
+        self.close = lambda: None
+
+
+def test_what_is_out_of_order_is_tried_again_and_not_written_down(tmp_path, monkeypatch):
+    fates = iter([students.OutOfOrder("full"), None, students.OutOfOrder("full"), students.OutOfOrder("full")])
+
+    def grade(*arguments):
+        if fate := next(fates):
+            raise fate
+        return grading_tool.Result("a.ipynb")
+
+    for name, value in {"Nursery": Idle, "grade": grade, "Finalize": lambda *a, **k: None}.items():
+        monkeypatch.setattr(grading_tool, name, value)
+    monkeypatch.setattr(grading_tool, "WORKER", {"course": COURSE, "protected": True, "nursery": None})
+    monkeypatch.setattr(grading_tool.time, "sleep", lambda seconds: None)
+    assert grading_tool.grade_in_worker("a.ipynb")["refused"] == ""
+    result = grading_tool.grade_in_worker("a.ipynb")
+    assert "it could not be run: full. Grade again; if it stays" in result["refused"]
+    journal = grading_tool.Journal(tmp_path / "journal")
+    journal.add("key", result)
+    assert (tmp_path / "journal").read_text() == "" and journal.entries["key"] is result
+
+
+@can_grade
+@pytest.mark.parametrize(("parent", "status"), [(1, 1), (None, 0)], ids=["gone", "there"])
+def test_a_worker_whose_grading_is_gone_ends(parent, status):
+    """Status 1 alone would not show it: a worker that fails ends with 1, too."""
+    from multiprocessing import get_context
+
+    parent = parent or os.getpid()
+    worker = get_context("spawn").Process(target=grading_tool.start_worker, args=(["02"], True, parent))
+    worker.start()
+    worker.join(60)
+    assert worker.exitcode == status
+
+
+# --- files and names ---
+
+
+def test_nothing_but_a_file_of_some_size_is_opened(tmp_path, monkeypatch):
+    for name in ("pipe", "zero", "large"):
+        (tmp_path / name).mkdir()
+    os.mkfifo(tmp_path / "pipe" / "a.ipynb")
+    (tmp_path / "zero" / "a.ipynb").symlink_to("/dev/zero")
+    with open(tmp_path / "large" / "a.ipynb", "wb") as file:
+        file.truncate(submissions.LARGEST + 1)
+    (tmp_path / "folder" / "a.ipynb").mkdir(parents=True)
+    says = {"pipe": "a pipe or a device", "zero": "a link", "large": "more than 25: clear", "folder": "it is a folder"}
+    monkeypatch.setattr(grading_tool, "open", None, raising=False)
+    for student, paths in submissions.find(tmp_path).items():
+        assert grading_tool.file_key(student, paths[0], "base").startswith(f"base/{student}/a.ipynb/")
+        with pytest.raises(submissions.Refused, match=says[student]):
+            submissions.read(paths[0])
+
+
+def test_each_student_has_a_page_whatever_the_name():
+    names, taken = ["x!", "x?", "x__2", "X_", "n" * 255, "表" * 85, "é", "e\u0301", "..", " ", "n" * 250], set()
+    files = [grading_tool.file_name(name, taken) for name in names]
+    assert len({name.lower() for name in files}) == len(names) and files[0] == "x_" and files[8] == "student"
+    assert max(len(f"{name}.html.partial".encode()) for name in files) <= 255
+
+
+def test_what_a_terminal_or_a_table_would_obey_is_shown_as_text(tmp_path):
+    course = courses.read(["02"])
+    verdicts = {key: ["wrong", "a;=1+1\x1b[31m \u202egnp", "x\ny\x07"] for key in course.chapters["02"].points}
+    result = {"file": "a\x1b]0;t\x07", "chapter": "02", "refused": "", "verdicts": verdicts, "troubles": ["t\ud800"]}
+    row = grading_tool.row_of("＝1+1\x1b", [{**result, "notes": ["n\u2066"]}], course)
+    assert row["exercises"]["02.1"][3] == "x\ny?" and row["notes"][-1].endswith(": n?")
+    for text in grading_tool.feedback.pages(row, course, dict.fromkeys(verdicts, "title")):
+        assert not re.search("[\x07\x1b\u202e\u2066\ud800]", text)
+    grading_tool.write_table([row], course, tmp_path / "grades.csv")
+    (line,) = csv.DictReader((tmp_path / "grades.csv").open(encoding="utf8"))
+    assert line["student"] == "'＝1+1?" and "a;'=1+1?[31m ?gnp" in line["reason"]
+    assert grading_tool._cell("-1") == "'-1" and grading_tool._cell("a; b - c") == "a; b - c"
+
+
+def test_names_that_are_easily_taken_for_another_get_a_look(tmp_path):
+    for name in ("Zoe 1/a.ipynb", "zoe  1/a.ipynb", "bob/a.ipynb", "bob_02_dense.ipynb", "eve/a.ipynb", " /a.ipynb"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    handed_in = submissions.find(tmp_path)
+    course = courses.read(["02"])
+    right = {key: ["right", "Right.", ""] for key in course.chapters["02"].points}
+    result = {"file": "a.ipynb", "chapter": "02", "refused": "", "verdicts": right, "troubles": [], "notes": []}
+    rows = [grading_tool.row_of(student, [result], course) for student in handed_in]
+    grading_tool.mark_names(rows, handed_in, tmp_path)
+    told = {row["student"]: (row["look"], row["reason"]) for row in rows}
+    assert told["Zoe 1"] == told["zoe  1"] == ("look", 'the names "Zoe 1" and "zoe  1" look the same')
+    assert told["bob"] == ("look", '"bob" is a folder and a file beside it; both are taken for one student\'s')
+    assert told["eve"] == told['" "'] == ("", "all right")
+
+
+@can_grade
+@pytest.mark.parametrize(
+    ("out", "says"),
+    [
+        ("folder", "is a folder. Name the table"), ("a.csv", "cannot be written: File exists"),
+        ("file/grades.csv", "cannot be written: Not a directory"), ("subs/grades.csv", "lies inside SUBMISSIONS"),
+        ("n" * 255, "cannot be written: File name too long"),
+    ],
+)  # fmt: skip
+def test_a_place_that_cannot_be_written_is_named_before_anything_is_graded(tmp_path, monkeypatch, capsys, out, says):
+    (tmp_path / "subs" / "ann").mkdir(parents=True)
+    (tmp_path / "folder").mkdir()
+    for name in ("file", "a_feedback"):
+        (tmp_path / name).write_text("")
+    monkeypatch.setattr(grading_tool, "grade_all", None)
+    monkeypatch.setattr(
+        "sys.argv", ["grade.py", str(tmp_path / "subs"), "--out", str(tmp_path / out), "--chapters", "02"]
+    )
+    assert grading_tool.main() == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and says in said, said
+
+
+@can_grade
+def test_a_disk_that_is_full_at_the_end_is_one_sentence(tmp_path, monkeypatch, capsys):
+    (tmp_path / "subs" / "ann").mkdir(parents=True)
+
+    def full(*arguments):
+        raise OSError(28, "No space left on device", str(tmp_path / "grades.csv.partial"))
+
+    monkeypatch.setattr(grading_tool, "write_table", full)
+    monkeypatch.setattr(
+        "sys.argv", ["grade.py", str(tmp_path / "subs"), "--out", str(tmp_path / "grades.csv"), "--chapters", "02"]
+    )
+    assert grading_tool.main() == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.endswith(
+        "cannot be written: No space left on device. Make room for it and call this again: it goes on."
+    )
+
+
+def test_a_table_that_a_teacher_has_edited_is_kept(tmp_path):
+    out, course = tmp_path / "grades.csv", courses.read(["02"])
+    row = grading_tool.row_of("ann", [], course)
+    for _ in range(2):
+        grading_tool.write_table([row], course, out)
+        assert not (tmp_path / "grades.csv.before").exists()
+    edited = out.read_text(encoding="utf8") + "bob,by hand\n"
+    out.write_text(edited, encoding="utf8")
+    grading_tool.write_table([row], course, out)
+    assert (tmp_path / "grades.csv.before").read_text(encoding="utf8") == edited
+
+
+@pytest.mark.parametrize(("error", "says"), [(MemoryError(), "MemoryError"), (SyntaxError("bad"), "SyntaxError: bad")])
+def test_an_error_without_words_ends_with_its_name(error, says):
+    def transform(text):
+        raise error
+
+    assert submissions.problem("x", transform) == says
+    assert engine._says(StopIteration()) == "with StopIteration."

@@ -1,0 +1,79 @@
+"""The guide for teachers: its exercise is added as it says, and then checked, built and graded."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools.classroom import sandbox
+
+ROOT = Path(__file__).resolve().parents[3]
+GUIDE = (ROOT / "docs" / "teaching.md").read_text(encoding="utf8")
+GRADE = """
+import json, sys
+from pathlib import Path
+from tools.build_notebooks import build
+from tools.classroom import course as courses
+from tools.classroom.grading import grade
+from tools.classroom.student import Nursery
+
+course = courses.read(["02"])
+imports = next(text for text in course.chapters["02"].lesson if text.startswith("import torch"))
+with Nursery() as nursery:
+    for solved in (True, False):
+        cells = [cell for cell in build(course.chapters["02"].path, solved).cells if "exercise" in cell.metadata]
+        cells = [{"cell_type": "code", "source": text} for text in (imports, *(cell.source for cell in cells))]
+        Path("homework.ipynb").write_text(json.dumps({"cells": cells}), encoding="utf8")
+        print("02.6:", grade(nursery, Path("homework.ipynb"), course).verdicts["02.6"][0])
+"""
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    """A copy of the repository to which the exercise of the guide is added."""
+    folder = tmp_path_factory.mktemp("guide")
+    for name in ("synth_lib", "tools", "tests", "data"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "notebooks" / "src", folder / "notebooks" / "src")
+    for name in ("classroom.toml", "pyproject.toml", "conftest.py"):
+        shutil.copy(ROOT / name, folder)
+    source, bank, points = re.findall(r"```(?:python|toml)\n(.*?)```", GUIDE, flags=re.S)
+    for path, text in (("notebooks/src/02_dense.py", source), ("synth_lib/checks/bank/chapter_02.py", bank)):
+        with open(folder / path, "a", encoding="utf8") as file:
+            file.write("\n" + text)
+    toml = (folder / "classroom.toml").read_text(encoding="utf8")
+    head, tail = toml.split("[02]\n")
+    (folder / "classroom.toml").write_text(f"{head}[02]\n{points}{tail}", encoding="utf8")
+    return folder
+
+
+def run(folder, *command):
+    paths = [str(folder), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run([sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_exercise_of_the_guide_passes_the_checks_of_the_checks(repository):
+    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/checks/test_bank.py", "-k", "02.6"]
+    assert "passed" in run(repository, *command)
+
+
+@pytest.mark.skipif(sandbox.missing() is not None, reason=str(sandbox.missing()))
+def test_the_exercise_of_the_guide_is_built_and_graded(repository):
+    assert run(repository, "-c", GRADE).splitlines()[-2:] == ["02.6: right", "02.6: not answered"]
+
+
+def test_the_guide_is_one_page_and_its_commands_exist():
+    prose = re.sub(r"```.*?```", "", GUIDE, flags=re.S)
+    assert len(prose.split()) < 900
+    verbs = set(re.findall(r"make (\w+)", prose))
+    makefile = (ROOT / "Makefile").read_text(encoding="utf8")
+    assert verbs and all(re.search(rf"^{verb}:", makefile, flags=re.M) for verb in verbs)
+    for target in re.findall(r"\]\(([^)#]+)\)", prose):
+        assert (ROOT / "docs" / target).exists(), target

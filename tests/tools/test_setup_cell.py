@@ -1,0 +1,145 @@
+"""The set-up cell of every notebook: nothing in a checkout, a clone elsewhere, else one clear sentence."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools.build_notebooks import opening_cells
+
+ROOT = Path(__file__).resolve().parents[2]
+PROBE = "\nimport synth_lib\nprint('FOUND', synth_lib.__file__)\n"
+# What Colab has and a plain kernel lacks: the module google.colab, and a shell whose version is 7.34.
+COLAB = """
+import sys, types
+import IPython
+class Shell:
+    def run_line_magic(self, *arguments):
+        raise RuntimeError("the set-up cell needs no magic")
+    run_cell_magic = system = run_line_magic
+sys.modules["google"] = types.ModuleType("google")
+sys.modules["google.colab"] = types.ModuleType("google.colab")
+IPython.__version__, IPython.version_info = "7.34.0", (7, 34, 0, "")
+IPython.get_ipython = get_ipython = Shell
+"""
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    """A repository with one commit that holds synth_lib, as the address file://..."""
+    folder = tmp_path_factory.mktemp("public")
+    shutil.copytree(ROOT / "synth_lib", folder / "synth_lib", ignore=shutil.ignore_patterns("__pycache__"))
+    who = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
+    for command in (
+        ["init", "--quiet"],
+        ["add", "."],
+        [*who, "commit", "--quiet", "-m", "first"],
+        ["branch", "-f", "v1"],
+    ):
+        subprocess.run(["git", *command], cwd=folder, check=True)
+    return folder.as_uri()
+
+
+def run(folder, before="", **environment):
+    """Run the set-up cell and then an import, in `folder`, in a Python that has no synth_lib installed."""
+    cell = opening_cells("notebooks/02_dense.ipynb", "", "main")[-1].source
+    # -S leaves the installed packages out; named as plain folders, all but an editable synth_lib are back.
+    packages = [path for path in sys.path if path.endswith("site-packages")]
+    script = folder / "cell.py"
+    script.write_text(f"import sys\nsys.path += {packages!r}\n{before}\n{cell}\n{PROBE}", encoding="utf8")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("SYNTH_")}
+    return subprocess.run(
+        [sys.executable, "-S", str(script)],
+        cwd=folder,
+        env={**inherited, **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+def found(result):
+    assert result.returncode == 0, result.stderr
+    return Path(result.stdout.rpartition("FOUND ")[2].strip()).resolve().parent.parent
+
+
+def last_line(result):
+    assert result.returncode != 0 and "During handling" not in result.stderr
+    return result.stderr.strip().split("\n")[-1]
+
+
+@pytest.mark.parametrize("place", ["notebooks", "notebooks/solutions"])
+def test_in_a_checkout_it_looks_upwards_and_fetches_nothing(tmp_path, place):
+    folder = tmp_path / place
+    folder.mkdir(parents=True)
+    shutil.copytree(ROOT / "synth_lib", tmp_path / "synth_lib")
+    result = run(folder, SYNTH_REPO="file:///nowhere")
+    assert found(result) == tmp_path.resolve() and result.stdout.count("\n") == 1 and result.stderr == ""
+    assert not (folder / "synthesizers").exists()
+
+
+@pytest.mark.parametrize("before", ["", COLAB], ids=["jupyter", "colab"])
+def test_in_a_bare_folder_it_fetches_the_repository(tmp_path, repository, before):
+    result = run(tmp_path, before, SYNTH_REPO=repository, SYNTH_REF="v1")
+    assert found(result) == tmp_path.resolve() / "synthesizers" and result.stderr == ""
+    # The kernel restarts: what was fetched is used again, even without a network.
+    assert found(run(tmp_path, before, SYNTH_REPO="file:///nowhere")) == tmp_path.resolve() / "synthesizers"
+
+
+def test_only_a_missing_einops_is_installed(tmp_path, repository):
+    without = """
+import importlib.util, subprocess
+real_find, real_run, installs = importlib.util.find_spec, subprocess.run, []
+importlib.util.find_spec = lambda name: None if name == "einops" else real_find(name)
+class Done:
+    returncode = 0
+def run(command, **options):
+    if "pip" not in command:
+        return real_run(command, **options)
+    print("PIP", *command[command.index("pip") + 1 :])
+    return Done
+subprocess.run = run
+"""
+    result = run(tmp_path, without, SYNTH_REPO=repository, SYNTH_REF="v1")
+    assert result.stdout.startswith("PIP install --quiet einops\nFOUND"), result.stderr
+
+
+def test_an_address_that_cannot_be_reached_is_one_sentence(tmp_path):
+    for address in ("http://127.0.0.1:9/name.git", (tmp_path / "nowhere").as_uri()):
+        message = last_line(run(tmp_path, SYNTH_REPO=address))
+        assert message.startswith(f"RuntimeError: The repository {address} at main cannot be fetched (")
+    assert not (tmp_path / "synthesizers").exists()
+
+
+def test_a_branch_that_does_not_exist_is_named(tmp_path, repository):
+    message = last_line(run(tmp_path, SYNTH_REPO=repository, SYNTH_REF="v99"))
+    assert "at v99 cannot be fetched" in message and "v99 not found" in message
+
+
+def test_without_an_address_it_says_what_to_do(tmp_path):
+    wanted = "RuntimeError: synth_lib is missing: open this notebook in its repository or set SYNTH_REPO."
+    assert last_line(run(tmp_path)) == wanted
+
+
+def test_without_git_it_says_so(tmp_path, repository):
+    message = last_line(run(tmp_path, SYNTH_REPO=repository, PATH=str(tmp_path)))
+    assert message == "RuntimeError: git is missing: install git, then run this cell again."
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, Path.touch], ids=["folder", "file"])
+def test_what_is_in_the_way_is_named(tmp_path, repository, make):
+    make(tmp_path / "synthesizers")
+    assert "synthesizers is in the way" in last_line(run(tmp_path, SYNTH_REPO=repository, SYNTH_REF="v1"))
+
+
+def test_an_empty_folder_of_that_name_is_not_the_library(tmp_path, repository):
+    (tmp_path / "synth_lib").mkdir()
+    result = run(tmp_path, SYNTH_REPO=repository, SYNTH_REF="v1")
+    assert found(result) == tmp_path.resolve() / "synthesizers"
+
+
+def test_a_clone_that_was_cut_off_is_not_taken_for_the_library(tmp_path, repository):
+    (tmp_path / "synthesizers.1.part" / "synth_lib").mkdir(parents=True)
+    assert found(run(tmp_path, SYNTH_REPO=repository, SYNTH_REF="v1")) == tmp_path.resolve() / "synthesizers"

@@ -1,0 +1,190 @@
+"""Write what students get: blank notebooks, the library that their checks need, and a README with two steps.
+
+    make assignment CHAPTERS="02 03" OUT=folder [REPO=https://... REF=main]
+    python tools/classroom/assignment.py --chapters "02 03" --out folder --nbgrader     # instead, a course for nbgrader
+
+REPO is the address at which you publish the folder; notebooks then open in Colab by a link. Points and due notes come
+from classroom.toml. docs/teaching.md is the guide.
+"""
+
+import argparse
+import re
+import shutil
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import nbformat
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from synth_lib import checks  # noqa: E402
+from tools.build_notebooks import STUB, build, read_source, write_whole  # noqa: E402
+from tools.classroom import course as courses  # noqa: E402
+
+OF_BASELINES = ("scikit-learn", "sacrebleu")  # packages that synth_lib.text.baselines alone needs
+CONFIG = f"""c = get_config()
+c.CourseDirectory.course_id = "synthesizers"
+c.ClearSolutions.code_stub = {{"python": "{STUB}"}}
+c.ExecutePreprocessor.timeout = 300
+"""
+
+
+def notebook(chapter, solved, repository=None, ref=None):
+    """The notebook of a chapter, not executed, with the points of classroom.toml."""
+    made = build(chapter.path, solved, repository, ref)
+    for cell in made.cells:
+        if "check" in cell.metadata:
+            cell.metadata.nbgrader.points = chapter.points[cell.metadata.check]
+    return made
+
+
+def copy_library(course, folder):
+    """synth_lib with the exercises of these chapters alone, and the texts that its notebooks read."""
+    target = folder / "synth_lib"
+    shutil.copytree(ROOT / "synth_lib", target, ignore=shutil.ignore_patterns("__pycache__", "chapter_*.py"))
+    for number in course.chapters:
+        name = f"checks/bank/chapter_{number}.py"
+        shutil.copy(ROOT / "synth_lib" / name, target / name)
+    shutil.copytree(ROOT / "data", folder / "data", ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def requirements(course):
+    """What a student installs: the lower bounds of the library and of JupyterLab, and what these chapters need."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["notebooks"]]
+    if not any("synth_lib.text.baselines" in text for chapter in course.chapters.values() for text in chapter.lesson):
+        wanted = [package for package in wanted if not package.startswith(OF_BASELINES)]
+    return "\n".join(wanted) + "\n"
+
+
+def named_before(course):
+    """The chapters that a chapter names under "Before you start" and that are not handed out."""
+    named = set()
+    for chapter in course.chapters.values():
+        told = re.search(r"\*\*Before you start:\*\*(.*?)(?=\n- \*\*|\Z)", read_source(chapter.path)[0].source, re.S)
+        named |= set(re.findall(r"\((\d\d)_\w+\.ipynb\)", told[1])) if told else set()
+    return sorted(named - course.chapters.keys())
+
+
+def readme(course, repository, ref):
+    """The two steps to start, on one's own machine and in Colab, and what is due when."""
+    files = {number: f"{chapter.path.stem}.ipynb" for number, chapter in course.chapters.items()}
+    first = next(iter(files.values()))
+    github = "https://github.com/"
+    if repository and repository.startswith(github):
+        name = repository.removeprefix(github).removesuffix("/").removesuffix(".git")
+        links = [f"https://colab.research.google.com/github/{name}/blob/{ref}/{file}" for file in files.values()]
+        colab = "1. Open the notebook in Colab: " + ", ".join(
+            f"[{file}]({link})" for file, link in zip(files.values(), links, strict=True)
+        )
+        colab += ".\n2. Run it from the top: the first code cell fetches the library.\n"
+    else:
+        colab = (
+            "1. In Colab choose File > Upload notebook and upload the notebook; then open Files, the folder on the\n"
+            "   left, and upload `library.zip` there.\n"
+            "2. Add a cell at the top with `!unzip -qo library.zip`, run it, then run the notebook from the top.\n"
+        )
+    table = ["| chapter | file | points | due |", "|---|---|---|---|"]
+    worth = ["| exercise | | points |", "|---|---|---|"]
+    for number, chapter in course.chapters.items():
+        table.append(f"| {chapter.title} | {files[number]} | {sum(chapter.points.values())} | {chapter.due or '-'} |")
+        for key, points in chapter.points.items():
+            worth.append(f"| {key} | {checks.find(key).title} | {points or 'does not count'} |")
+    return f"""# {len(files)} chapter{"s" * (len(files) > 1)} to solve
+
+{chr(10).join(table)}
+
+## Start on your own machine
+
+You need Python 3.11 or newer. In this folder, in a terminal:
+
+1. Install, once. This downloads torch and JupyterLab into `.venv`, about 1.4 GB:
+
+   ```
+   python3 -m venv .venv
+   .venv/bin/python -m pip install -r requirements.txt
+   ```
+
+   On Windows: `py -m venv .venv`, then `.venv\\Scripts\\python -m pip install -r requirements.txt`.
+   Debian and Ubuntu may ask for `sudo apt install python3-venv` first.
+2. Open: `.venv/bin/python -m jupyterlab {first}`, on Windows `.venv\\Scripts\\python -m jupyterlab {first}`.
+
+## Start in Colab
+
+{colab}
+Colab forgets its files: download your notebook when you stop (File > Download > .ipynb).
+
+## Solve
+
+{chr(10).join(worth)}
+
+Put your code where a cell says `{STUB}`, then run the check below it. It says "not answered yet", "right",
+or what your answer looks like and what to read again. `from synth_lib import checks; checks.progress()` says how far
+you are. Keep the names of the functions: your work is found by them.
+Before you hand in: Restart Kernel and Run All Cells. Then hand in the notebooks, nothing else.
+
+A link to a chapter that is not in this folder leads nowhere; you can do without.
+"""
+
+
+def write(course, out, repository=None, ref="main"):
+    """The folder to hand out."""
+    _make(out)
+    for chapter in course.chapters.values():
+        write_whole(notebook(chapter, False, repository, ref), out / f"{chapter.path.stem}.ipynb")
+    copy_library(course, out)
+    (out / "requirements.txt").write_text(requirements(course), encoding="utf8")
+    (out / "README.md").write_text(readme(course, repository, ref), encoding="utf8")
+    with zipfile.ZipFile(out / "library.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted([*(out / "synth_lib").rglob("*"), *(out / "data").rglob("*")]):
+            archive.write(path, path.relative_to(out))
+
+
+def write_nbgrader(course, out):
+    """A course folder for nbgrader: source/NN_name/NN_name.ipynb with solutions, its settings, and the library."""
+    _make(out)
+    for chapter in course.chapters.values():
+        folder = out / "source" / chapter.path.stem
+        folder.mkdir(parents=True)
+        nbformat.write(notebook(chapter, True), folder / f"{chapter.path.stem}.ipynb")
+    copy_library(course, out)
+    (out / "nbgrader_config.py").write_text(CONFIG, encoding="utf8")
+
+
+def _make(out):
+    if out.exists() and any(out.iterdir()):
+        raise courses.CourseError(f"{out} is not empty: name a new folder, so that nothing of yours is lost.")
+    out.mkdir(parents=True, exist_ok=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Write what students get; see docs/teaching.md.")
+    parser.add_argument("--chapters", required=True, help='such as "02 03"')
+    parser.add_argument("--out", type=Path, required=True, help="a new folder")
+    parser.add_argument("--repo", default=None, help="the address at which you publish the folder")
+    parser.add_argument("--ref", default="main", help="its branch or tag")
+    parser.add_argument("--nbgrader", action="store_true", help="a course folder for nbgrader instead")
+    options = parser.parse_args()
+    try:
+        course = courses.read(courses.chosen_numbers(options.chapters))
+        if options.nbgrader:
+            write_nbgrader(course, options.out)
+        else:
+            write(course, options.out, options.repo, options.ref)
+    except courses.CourseError as error:
+        return courses.fail(error)
+    if named := named_before(course):
+        told = f"chapter{'s' * (len(named) > 1)} {', '.join(named)}"
+        print(f'Named under "Before you start", but not in the folder: {told}. Give students what they do not know.')
+    if options.nbgrader:
+        print(f"{options.out}: a course for nbgrader. Keep it to yourself: source/ holds the solutions.")
+    else:
+        print(f"{options.out}: hand out all of it. Grade with: make grade SUBMISSIONS=folder OUT=grades.csv")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

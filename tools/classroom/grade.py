@@ -1,0 +1,401 @@
+"""Grade what students handed in.
+
+    make grade SUBMISSIONS=folder OUT=grades.csv [CHAPTERS="02 03"]
+
+SUBMISSIONS holds a folder for each student, or their notebooks themselves. OUT gets one row a student; beside it lie
+OUT's journal, from which a grading that was cut off goes on, and a folder with a feedback page for each student, in
+HTML and in text. What counts is set in classroom.toml. docs/teaching.md is the guide.
+"""
+
+import argparse
+import csv
+import ctypes
+import hashlib
+import io
+import itertools
+import json
+import os
+import re
+import shutil
+import signal
+import stat
+import sys
+import tempfile
+import time
+import unicodedata
+from collections import Counter
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import current_process, get_context
+from multiprocessing.util import Finalize
+from pathlib import Path
+
+from tqdm import tqdm
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from synth_lib import checks  # noqa: E402
+from tools.classroom import course as courses  # noqa: E402
+from tools.classroom import feedback, sandbox, submissions  # noqa: E402
+from tools.classroom.grading import Result, grade  # noqa: E402
+from tools.classroom.student import Nursery, OutOfOrder  # noqa: E402
+
+WORKER = {"nursery": None}
+
+
+def start_worker(numbers, protected, parent):
+    """In each process of the pool: what it needs for as long as it lives. parent: the process of the grading."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # it ends with the grading, however that ends
+        if os.getppid() != parent:
+            os._exit(1)
+    WORKER["course"] = courses.read(numbers)
+    WORKER["protected"] = protected
+
+
+def new_nursery():
+    number = re.search(r"\d+$", current_process().name)  # a worker's name ends with its number
+    WORKER["nursery"] = Nursery(WORKER["protected"], number and int(number[0]))
+    Finalize(None, WORKER["nursery"].close, exitpriority=1)
+
+
+def grade_in_worker(path):
+    """One notebook's result. What it does to the grader is its own fault, and costs no other notebook anything."""
+    path = Path(path)
+    for pause in (0, 1):  # the nursery may have died of something else, or the disk was full: once it is tried again
+        time.sleep(pause)
+        try:
+            if WORKER["nursery"] is None:
+                new_nursery()
+            result = grade(WORKER["nursery"], path, WORKER["course"])
+            if WORKER["nursery"].alive:
+                return result.as_dict()
+        except OutOfOrder as error:
+            says = f"it could not be run: {error}"
+        except Exception as error:  # no notebook may end the grading of the others
+            says = f"the grader itself stopped at it: {type(error).__name__}: {str(error)[:200]}"
+        if WORKER["nursery"] is not None:
+            if not WORKER["nursery"].alive:
+                says = "the process that runs notebooks ended twice while this one was graded"
+            WORKER["nursery"].close()
+            WORKER["nursery"] = None
+    return no_result(path, says)
+
+
+def no_result(path, says):
+    """What stands for a result that the grader or the machine owes. The journal does not keep it: the next call tries
+    again."""
+    told = Result(path.name, refused=f"{path.name}: {says}. Grade again; if it stays, read this notebook yourself")
+    return {**told.as_dict(), "owed": True}
+
+
+class Journal:
+    """What has been graded, a line for each notebook, written before the next one begins.
+
+    An entry holds for the same file, the same checks and the same seed; points are not in it and can change.
+    """
+
+    def __init__(self, path):
+        self.entries = {}
+        self.file = open(path, "a+", encoding="utf8")
+        import fcntl  # there is none on Windows, where this program stops before
+
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise SystemExit(f"Another grading writes to {path}.") from None
+        self.file.seek(0)
+        line = ""
+        for line in self.file:
+            try:
+                entry = json.loads(line)
+                self.entries[entry["key"]] = entry["result"]
+            except (ValueError, TypeError, KeyError):  # the line at which a grading was cut off
+                continue
+        if line and not line.endswith("\n"):
+            self.file.write("\n")
+
+    def add(self, key, result):
+        self.entries[key] = result
+        if result.get("owed"):
+            return
+        self.file.write(json.dumps({"key": key, "result": result}) + "\n")
+        self.file.flush()
+        os.fsync(self.file.fileno())
+
+
+def fingerprint(course):
+    """Changes when the same notebook could get another verdict."""
+    digest = hashlib.sha256(repr((course.seed, course.limits, sorted(course.chapters))).encode())
+    files = sorted((ROOT / "synth_lib").rglob("*.py")) + sorted((ROOT / "tools" / "classroom").glob("*.py"))
+    for path in [*files, *(chapter.path for chapter in course.chapters.values())]:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def file_key(student, path, base):
+    try:
+        told = path.lstat()
+        if stat.S_ISREG(told.st_mode) and told.st_size <= submissions.LARGEST:
+            with open(path, "rb") as file:
+                content = hashlib.file_digest(file, "sha256").hexdigest()[:32]
+        else:  # it is refused, and reading it might never end
+            content = f"{told.st_mode:o} {told.st_size} {told.st_mtime_ns}"
+    except OSError:
+        content = "unreadable"
+    return f"{base}/{student}/{path.name}/{content}"
+
+
+def chapters_of(handed_in):
+    """The chapters that somebody handed in, of those that classroom.toml knows."""
+    course = courses.read()
+    found = set()
+    for path in (path for paths in handed_in.values() for path in paths):
+        try:
+            found.add(submissions.recognise(submissions.read(path), course.chapters, path.name))
+        except (submissions.Refused, OSError):
+            continue
+    return sorted(found)
+
+
+def row_of(student, results, course):
+    """One student's row, from the results of all their notebooks."""
+    exercises, notes, reasons, absent = {}, [], [], set()
+    refused = [result["refused"] for result in results if result["refused"]]
+    kind = "notebook that can be read" if refused else "notebook"
+    counted = Counter(result["chapter"] for result in results if result["chapter"])
+    for chapter in course.chapters.values():
+        own = [result for result in results if result["chapter"] == chapter.number]
+        for key in chapter.points:
+            candidates = [(*result["verdicts"][key],) for result in own]
+            candidates = candidates or [("not answered", f"No {kind} of chapter {chapter.number} was handed in.", "")]
+            scored = [(status, says, course.points(key, status, says), shown) for status, says, shown in candidates]
+            exercises[key] = max(scored, key=lambda one: (one[2], one[0] == "wrong"))
+        if counted[chapter.number] > 1:
+            notes.append(f"There are {counted[chapter.number]} notebooks of chapter {chapter.number}; the best counts.")
+        if not own:
+            absent.add(chapter.number)
+            if not refused:  # else what was refused may be it
+                reasons.append(f"chapter {chapter.number}: nothing handed in")
+    reasons += first(refused, 5)
+    notes += [reason if reason.endswith((".", "?")) else f"{reason}." for reason in refused]
+    troubles = [f"{result['file']}: {trouble}" for result in results for trouble in result["troubles"]]
+    notes += troubles + [f"{result['file']}: {note}" for result in results for note in result["notes"]]
+    for key, (status, says, *_) in exercises.items():
+        if course.chapters[key[:2]].points[key] == 0:
+            continue  # it does not count; the student's page tells what the check said
+        if status in ("wrong", "not graded") and not (refused and status == "not graded"):
+            reasons.append(f"{key}: {'could not be run: ' if status == 'not graded' else ''}{says}")
+        elif status == "not answered" and key[:2] not in absent:
+            reasons.append(f"{key}: not answered")
+    reasons += [trouble.rstrip(".") for trouble in first(troubles, 5)]
+    look = bool(refused) or any(status == "not graded" for status, *_ in exercises.values())
+    exercises = {
+        key: (status, printable(says), points, printable(shown))
+        for key, (status, says, points, shown) in exercises.items()
+    }
+    return {
+        "student": printable(student) if student.strip() else f'"{student}"',
+        "exercises": exercises,
+        "total": sum(points for _, _, points, _ in exercises.values()),
+        "of": sum(sum(chapter.points.values()) for chapter in course.chapters.values()),
+        "look": "look" if look else "",
+        "reason": printable("; ".join(reasons)) or "all right",
+        "notes": [printable(note) for note in first(notes, MOST_NOTES)],
+    }
+
+
+MOST_NOTES = 100  # on a page
+
+
+def first(texts, most):
+    """The first of them, and how many more there are."""
+    return texts[:most] + ([f"and {len(texts) - most} more"] if len(texts) > most else [])
+
+
+def printable(text):
+    """The text without what a terminal, a browser or a table obeys and nobody sees, such as an escape sequence."""
+    return "".join("?" if unicodedata.category(one)[0] == "C" and one not in "\n\t" else one for one in text)
+
+
+def mark_names(rows, handed_in, folder):
+    """Ask for a look at what may be the work of two students, or of one under two names."""
+    alike = {}
+    for row, (student, paths) in zip(rows, handed_in.items(), strict=True):
+        name = unicodedata.normalize("NFKC", " ".join(student.split())).casefold()
+        alike.setdefault(name, []).append(row)
+        if len({path.parent == folder for path in paths}) > 1:
+            ask_for_a_look(row, f'"{student}" is a folder and a file beside it; both are taken for one student\'s')
+    for same in alike.values():
+        for row in same if len(same) > 1 else []:
+            names = " and ".join(f'"{other["student"]}"' for other in same)
+            ask_for_a_look(row, f"the names {names} look the same")
+
+
+def ask_for_a_look(row, reason):
+    row["look"] = "look"
+    row["reason"] = printable(reason) + ("" if row["reason"] == "all right" else f"; {row['reason']}")
+
+
+def write_table(rows, course, out):
+    """One row a student, whole or not at all. A table that was there, and says something else, is kept beside it."""
+    graded = [key for chapter in course.chapters.values() for key, points in chapter.points.items() if points]
+    file = io.StringIO()
+    table = csv.writer(file)
+    table.writerow(["student", *graded, "total", "of", "look", "reason"])
+    for row in rows:
+        points = [feedback.number(row["exercises"][key][2]) for key in graded]
+        numbers = [feedback.number(row["total"]), feedback.number(row["of"])]
+        table.writerow([_cell(row["student"]), *points, *numbers, row["look"], _cell(row["reason"])])
+    if out.exists() and out.read_bytes() != file.getvalue().encode("utf8", "replace"):
+        shutil.copy2(out, out.with_name(out.name + ".before"))
+    write_whole(out, file.getvalue())
+
+
+def _cell(text):
+    """A text that no spreadsheet takes for a formula, nor a part of it where ; parts the columns."""
+    return re.sub(r"(^|;\s*)(?=[=+\-@＝＋－＠])", r"\1'", " ".join(text.split()))
+
+
+def write_whole(path, text):
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text, encoding="utf8", errors="replace", newline="")
+    os.replace(partial, path)
+
+
+def write_pages(rows, course, folder):
+    titles = {key: checks.find(key).title for chapter in course.chapters.values() for key in chapter.points}
+    taken = set()
+    for row in rows:
+        text, page = feedback.pages(row, course, titles)
+        name = file_name(row["student"], taken)
+        write_whole(folder / f"{name}.txt", text)
+        write_whole(folder / f"{name}.html", page)
+
+
+def file_name(student, taken):
+    """A name of a file for a student, which is added to the set of those that are taken."""
+    name = re.sub(r"[^\w.@+-]+", "_", student).encode()[:200].decode(errors="ignore").strip(".") or "student"
+    names = (f"{name}_{n}" if n > 1 else name for n in itertools.count(1))
+    free = next(one for one in names if unicodedata.normalize("NFC", one).lower() not in taken)
+    taken.add(unicodedata.normalize("NFC", free).lower())
+    return free
+
+
+def results_of(tasks, numbers, protected, jobs, journal):
+    """Grade what the journal does not have yet: tasks is {key: path}.
+
+    When a worker is lost, whatever was running is run again, one notebook at a time: so it shows whose fault it is.
+    """
+    waiting = {key: path for key, path in tasks.items() if key not in journal.entries}
+    bar = tqdm(total=len(tasks), initial=len(tasks) - len(waiting), unit="notebook", smoothing=0.05)
+    losses, suspects = Counter(), []
+    while waiting:
+        chosen = suspects[:1] or list(waiting)
+        options = {"initializer": start_worker, "initargs": (numbers, protected, os.getpid())}
+        with ProcessPoolExecutor(min(jobs, len(chosen)), mp_context=get_context("spawn"), **options) as pool:
+            queue = iter([(key, waiting[key]) for key in chosen])
+            running = {}
+            try:
+                while True:
+                    for key, path in queue:
+                        running[pool.submit(grade_in_worker, str(path))] = key
+                        if len(running) >= jobs:  # few at a time: what is cut off is little
+                            break
+                    if not running:
+                        break
+                    done, _ = wait(running, return_when=FIRST_COMPLETED)
+                    for job in done:
+                        result = job.result()
+                        key = running.pop(job)
+                        journal.add(key, result)
+                        del waiting[key]
+                        bar.update()
+            except BrokenProcessPool:  # a worker of the grader itself is gone, perhaps for lack of memory
+                lost = list(running.values())
+                suspects = lost + [key for key in suspects if key not in lost]
+                if len(lost) == 1:
+                    losses.update(lost)
+                    if losses[lost[0]] == 2:
+                        path = waiting.pop(lost[0])
+                        journal.add(lost[0], no_result(path, "the grader itself ended twice while it graded this one"))
+                        bar.update()
+        suspects = [key for key in suspects if key in waiting]
+    bar.close()
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Grade notebooks; see docs/teaching.md.")
+    parser.add_argument("submissions", type=Path, help="a folder with a folder or a notebook for each student")
+    parser.add_argument("--out", type=Path, default=Path("grades.csv"), help="the table to write (grades.csv)")
+    parser.add_argument("--chapters", default="", help='such as "02 03"; without it those that somebody handed in')
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="notebooks at the same time")
+    parser.add_argument("--unprotected", action="store_true", help="run without a sandbox, inside a container of yours")
+    options = parser.parse_args()
+    if not options.submissions.is_dir():
+        parser.error(f"{options.submissions} is no folder")
+    if not hasattr(os, "fork"):
+        parser.error("grading needs Linux; see docs/teaching.md")
+    lack = sandbox.missing()
+    if lack and not options.unprotected:
+        parser.error(f"students' code cannot be shut in here: {lack}. Grade on Linux, or see docs/teaching.md")
+    handed_in = submissions.find(options.submissions)
+    if not handed_in:
+        parser.error(f"{options.submissions} is empty")
+    try:
+        numbers = courses.chosen_numbers(options.chapters) or chapters_of(handed_in)
+        course = courses.read(numbers)
+        if not numbers:
+            raise courses.CourseError('No notebook of a chapter was found. Say which are graded: CHAPTERS="02 03".')
+    except courses.CourseError as error:
+        return courses.fail(error)
+    pages = options.out.with_name(options.out.stem + "_feedback")
+    problem = problem_of(options.out, pages, options.submissions)
+    if problem:
+        return courses.fail(problem)
+    try:
+        return grade_all(options, handed_in, course, pages)
+    except OSError as error:
+        place = error.filename or options.out.parent
+        says = f"{place} cannot be written: {error.strerror}. Make room for it and call this again: it goes on."
+        return courses.fail(says)
+
+
+def problem_of(out, pages, folder):
+    """Why the table and the pages cannot be written, as a sentence, or None. Found out before anything is graded."""
+    if folder.resolve() in (out.resolve(), *out.resolve().parents):
+        return f"OUT={out} lies inside SUBMISSIONS={folder}, and would be graded next time. Choose a place outside."
+    if out.is_dir():
+        return f"OUT={out} is a folder. Name the table that is to be written, such as {out / 'grades.csv'}."
+    try:
+        pages.mkdir(parents=True, exist_ok=True)
+        for place in (out.parent, pages):
+            tempfile.TemporaryFile(dir=place).close()
+    except OSError as error:
+        return f"OUT={out} cannot be written: {error.strerror}: {error.filename or out.parent}."
+    return None
+
+
+def grade_all(options, handed_in, course, pages):
+    """Grade, and write the table and the pages. -> the exit status"""
+    numbers = list(course.chapters)
+    journal = Journal(options.out.with_name(options.out.name + ".journal"))
+    base = fingerprint(course)
+    keys = {student: [file_key(student, path, base) for path in paths] for student, paths in handed_in.items()}
+    tasks = {key: path for student, paths in handed_in.items() for key, path in zip(keys[student], paths, strict=True)}
+    results_of(tasks, numbers, not options.unprotected, options.jobs, journal)
+    rows = [row_of(student, [journal.entries[key] for key in keys[student]], course) for student in handed_in]
+    mark_names(rows, handed_in, options.submissions)
+    write_table(rows, course, options.out)
+    write_pages(rows, course, pages)
+    looks = sum(bool(row["look"]) for row in rows)
+    print(
+        f"{len(rows)} students in {options.out}, their pages in {pages}." + f" Look at {looks} yourself." * bool(looks)
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
