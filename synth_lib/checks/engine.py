@@ -274,7 +274,7 @@ def _fact(exercise, call, arguments, result, expected):
             what = "NaN" if result[first_index(odd)].isnan() else "infinite"
             count = f"{int(odd.sum())} of {odd.numel()} values are NaN or infinite"
             return f"{count}, the first, {what}, at {list(first_index(odd))}{bracketed(exercise.returns)}."
-    for property_ in exercise.holds:
+    for property_ in exercise.properties:
         try:
             broken = property_.broken(call, arguments, result, expected)
         except _Stop:  # on changed inputs the code may do what it did not do before
@@ -287,14 +287,14 @@ def _fact(exercise, call, arguments, result, expected):
 
 def _side_by_side(exercise, call):
     """For the small input of the exercise: the result and the expected one, row by row; "" if there is none."""
-    if exercise.shows is None:
+    if exercise.example is None:
         return ""
-    arguments = exercise.shows()
+    arguments = exercise.example()
     try:
         result = call(arguments)
     except _Stop:
         return ""
-    expected = exercise.run(exercise.right[0], **exercise.shows())
+    expected = exercise.run(exercise.right[0], **exercise.example())
     if not isinstance(result, torch.Tensor) or result.numel() > 100 or difference(result, expected) is None:
         return ""
     yours, wanted = _rows(result), _rows(expected)
@@ -352,14 +352,14 @@ def _matches(mistake, exercise, seed, result):
 
 
 def _known_mistake(mistake):
-    return f'This looks like a known mistake: {mistake.says} Read again: "{mistake.reread}".'
+    return f'This looks like a known mistake: {mistake.diagnosis} Read again: "{mistake.section}".'
 
 
 def _raises(mistake, outcome):
     """Whether this mistake is known to stop with such an error."""
-    if isinstance(mistake.raises, str):
-        return mistake.raises in outcome.text
-    return mistake.raises is not None and mistake.raises.__name__ in outcome.bases
+    if isinstance(mistake.error, str):
+        return mistake.error in outcome.text
+    return mistake.error is not None and mistake.error.__name__ in outcome.bases
 
 
 @functools.cache  # a reader asks many times, and what is right or a known mistake gives the same every time

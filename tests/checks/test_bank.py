@@ -11,8 +11,7 @@ import jupytext
 import pytest
 import torch
 
-from synth_lib import checks
-from synth_lib.checks import check, engine, find
+from synth_lib.checks import check, engine, find, runner
 from synth_lib.checks.compare import difference
 from synth_lib.checks.exercise import TRIALS, Draw, RowsSumTo1, ZeroOutside
 from synth_lib.masks import masked_softmax
@@ -46,9 +45,9 @@ def keys_in_source(chapter, kind):
 
 
 @pytest.fixture(params=[0, 100, 2000])
-def other_inputs(request, monkeypatch):
+def seed_of_inputs(request):
     """The same check on other random inputs: a bank that separates its mistakes by luck is found out."""
-    monkeypatch.setattr(engine, "Draw", lambda trial: Draw(request.param + trial))
+    return request.param
 
 
 def answers(kind):
@@ -67,7 +66,7 @@ def answers(kind):
 def test_bank_is_large_enough(exercise):
     assert len(exercise.wrong) >= 5
     assert len(exercise.right) >= 2
-    assert len({mistake.says for mistake in exercise.wrong}) == len(exercise.wrong)
+    assert len({mistake.diagnosis for mistake in exercise.wrong}) == len(exercise.wrong)
     code = [fingerprint(answer) for answer in exercise.right]
     assert all(code[i] not in code[:i] for i in range(len(code))), "two right answers are the same code"
 
@@ -108,17 +107,17 @@ def test_no_two_exercises_ask_for_the_same_name_in_a_chapter():
 
 
 @pytest.mark.parametrize(("exercise", "answer"), answers("right"))
-def test_right_answer_is_accepted(exercise, answer, other_inputs):
-    verdict = check(exercise.key, answer)
+def test_right_answer_is_accepted(exercise, answer, seed_of_inputs):
+    verdict = check(exercise.key, answer, seed=seed_of_inputs)
     assert verdict.status == "right", verdict
 
 
 @pytest.mark.parametrize(("exercise", "mistake"), answers("wrong"))
-def test_wrong_answer_is_refused_by_its_own_sentence(exercise, mistake, other_inputs):
-    verdict = check(exercise.key, mistake.answer)
+def test_wrong_answer_is_refused_by_its_own_sentence(exercise, mistake, seed_of_inputs):
+    verdict = check(exercise.key, mistake.answer, seed=seed_of_inputs)
     assert verdict.status == "wrong", verdict
-    assert mistake.says in verdict.message
-    assert f'"{mistake.reread}"' in verdict.message
+    assert mistake.diagnosis in verdict.message
+    assert f'"{mistake.section}"' in verdict.message
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
@@ -135,12 +134,12 @@ def test_progress_takes_a_notebook_for_its_own_chapter(chapter):
 
 
 @pytest.mark.parametrize(
-    ("exercise", "mistake"), [case for case in answers("wrong") if case.values[1].raises is not None]
+    ("exercise", "mistake"), [case for case in answers("wrong") if case.values[1].error is not None]
 )
 def test_mistake_stops_with_the_error_that_it_names(exercise, mistake):
     with pytest.raises(Exception) as caught:
         exercise.run(mistake.answer, **exercise.inputs(Draw(0)))
-    assert engine._raises(mistake, caught.value)
+    assert engine._raises(mistake, runner.failure(caught.value))
 
 
 @every_exercise
@@ -276,11 +275,11 @@ def _numbers_in(value):
 @every_exercise
 def test_expected_numbers_are_shown_only_where_the_exercise_says_so(exercise):
     shown = [check(exercise.key, answer).shown for answer in near_misses(exercise)]
-    if exercise.shows is None:
+    if exercise.example is None:
         assert not any(shown)
         return
     assert any(shown)
-    small = exercise.shows()
+    small = exercise.example()
     assert sum(value.numel() for value in small.values() if isinstance(value, torch.Tensor)) <= 24
     for trial in range(10):
         judged = exercise.inputs(Draw(trial))
@@ -295,7 +294,7 @@ def test_expected_numbers_are_shown_only_where_the_exercise_says_so(exercise):
 properties = [
     pytest.param(exercise, property_, id=f"{exercise.key}-{number}")
     for exercise in EXERCISES
-    for number, property_ in enumerate(exercise.holds)
+    for number, property_ in enumerate(exercise.properties)
 ]
 
 
@@ -318,7 +317,7 @@ def breaking(exercise, property_):
 
 
 @pytest.mark.parametrize(("exercise", "property_"), properties)
-def test_stated_property_holds_and_is_told_when_broken(exercise, property_, other_inputs):
+def test_stated_property_holds_and_is_told_when_broken(exercise, property_, seed_of_inputs):
     for trial in range(TRIALS):
         arguments = exercise.inputs(Draw(trial))
         expected = exercise.run(exercise.right[0], **arguments)
@@ -327,7 +326,7 @@ def test_stated_property_holds_and_is_told_when_broken(exercise, property_, othe
             assert (
                 property_.broken(lambda changed, answer=answer: answer(**changed), arguments, result, expected) is None
             )
-    verdict = check(exercise.key, breaking(exercise, property_))
+    verdict = check(exercise.key, breaking(exercise, property_), seed=seed_of_inputs)
     assert verdict.status == "wrong"
     words = {"RowsSumTo1": "sums to", "ZeroOutside": "is False there"}.get(type(property_).__name__)
     assert (words or f" of {property_.argument}, but should depend on ") in verdict.message, verdict
@@ -357,7 +356,7 @@ def test_every_exercise_that_forbids_has_a_hollow_answer_here():
 @every_exercise
 def test_reread_is_a_heading_of_the_chapter(exercise):
     headings = HEADING.findall("\n".join(markdown(exercise.key[:2])))
-    assert [mistake.reread for mistake in exercise.wrong if mistake.reread not in headings] == []
+    assert [mistake.section for mistake in exercise.wrong if mistake.section not in headings] == []
 
 
 # --- sources and banks belong together ---

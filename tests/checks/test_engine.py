@@ -62,8 +62,8 @@ EXERCISES = [
         ],
         returns="query key",
         inputs=lambda draw: {"scores": draw.normal(4, 5), "scale": draw.integer(2, 5)},
-        holds=(RowsSumTo1(), Reads("scores", 0, 0)),
-        shows=lambda: {"scores": torch.zeros(1, 2), "scale": 1},
+        properties=(RowsSumTo1(), Reads("scores", 0, 0)),
+        example=lambda: {"scores": torch.zeros(1, 2), "scale": 1},
         name="weights",
     ),
     exercise(
@@ -71,7 +71,7 @@ EXERCISES = [
         lambda x, mask: x.cumsum(dim=0) * mask,
         inputs=lambda draw: {"x": draw.normal(5, 3), "mask": draw.normal(5, 3) > 0},
         returns="query d_model",
-        holds=(ZeroOutside("mask"), Reads("x", 0, 0, earlier=True)),
+        properties=(ZeroOutside("mask"), Reads("x", 0, 0, earlier=True)),
     ),
     exercise("99.13", lambda scores, scale: scores.sigmoid(), forbidden=(checks.find, nn.Sigmoid.__call__, nn.Module)),
     exercise(

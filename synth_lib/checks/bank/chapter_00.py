@@ -41,8 +41,8 @@ SPLIT_HEADS = Exercise(
     level="easy",
     inputs=_features,
     returns="batch head length d_head",
-    holds=(Reads("features", 1, 2, "token"), Reads("features", 0, 0, "sentence")),
-    shows=lambda: {"features": torch.arange(8.0).reshape(1, 2, 4), "head": 2},
+    properties=(Reads("features", 1, 2, "token"), Reads("features", 0, 0, "sentence")),
+    example=lambda: {"features": torch.arange(8.0).reshape(1, 2, 4), "head": 2},
     right=(
         lambda features, head: rearrange(features, "batch length (head d_head) -> batch head length d_head", head=head),
         _split_with_transpose,
@@ -134,8 +134,8 @@ WEIGHTED_SUM = Exercise(
     level="easy",
     inputs=_weights_and_value,
     returns="batch head query d_head",
-    holds=(Reads("weights", 2, 2, "query"), Reads("value", 0, 0, "sentence"), Reads("value", 1, 1, "head")),
-    shows=lambda: {"weights": torch.tensor([[[[1, 0], [0.5, 0.5]]]]), "value": torch.tensor([[[[1.0, 2], [3, 4]]]])},
+    properties=(Reads("weights", 2, 2, "query"), Reads("value", 0, 0, "sentence"), Reads("value", 1, 1, "head")),
+    example=lambda: {"weights": torch.tensor([[[[1, 0], [0.5, 0.5]]]]), "value": torch.tensor([[[[1.0, 2], [3, 4]]]])},
     right=(
         lambda weights, value: einsum(
             weights, value, "batch head query key, batch head key d_head -> batch head query d_head"

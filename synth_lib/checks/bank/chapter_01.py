@@ -250,7 +250,7 @@ HEAD_MAPS = Exercise(
     level="medium",
     inputs=_map_inputs,
     returns="batch head query key",
-    holds=(
+    properties=(
         RowsSumTo1(),
         Reads("query", 1, 2, "token"),
         Reads("query", 0, 0, "sentence"),
@@ -468,14 +468,14 @@ MASKED_WEIGHTS = Exercise(
     level="medium",
     inputs=_mask_inputs,
     returns="batch head query key",
-    holds=(
+    properties=(
         RowsSumTo1(),
         ZeroOutside("allowed"),
         Reads("scores", 2, 2, "query"),
         Reads("scores", 1, 1, "head"),
         Reads("scores", 0, 0, "sentence"),
     ),
-    shows=_small_mask,
+    example=_small_mask,
     forbidden=(masked_softmax,),
     right=(
         _masked_lowest,

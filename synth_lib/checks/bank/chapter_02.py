@@ -70,7 +70,7 @@ LINEAR_SCORES = Exercise(
     level="easy",
     inputs=_linear_inputs,
     returns="query key",
-    holds=(Reads("x", 0, 0, "token"),),
+    properties=(Reads("x", 0, 0, "token"),),
     right=(
         _linear_matmul,
         _linear_in_loops,
@@ -210,7 +210,7 @@ HEAD_SCORES = Exercise(
     level="medium",
     inputs=_head_inputs,
     returns="batch head query key",
-    holds=(Reads("x", 1, 2, "token"), Reads("x", 0, 0, "sentence"), Reads("W2", 0, 1, "head")),
+    properties=(Reads("x", 1, 2, "token"), Reads("x", 0, 0, "sentence"), Reads("W2", 0, 1, "head")),
     right=(_head_einsum, _head_matmul, _head_in_loops),
     wrong=(
         Mistake(
@@ -379,8 +379,8 @@ SHORT_MAP = Exercise(
     level="medium",
     inputs=_short_inputs,
     returns="batch query key",
-    holds=(RowsSumTo1(), Reads("x", 1, 1, "token"), Reads("x", 0, 0, "sentence")),
-    shows=_small_short,
+    properties=(RowsSumTo1(), Reads("x", 1, 1, "token"), Reads("x", 0, 0, "sentence")),
+    example=_small_short,
     right=(_short_cut_scores, _short_cut_weights, _short_mask, _short_renormalised, _short_in_loops),
     wrong=(
         Mistake(

@@ -98,7 +98,7 @@ RANDOM_ATTENTION = Exercise(
     level="easy",
     inputs=_attention_inputs,
     returns="batch head query d_head",
-    holds=(Reads("value", 0, 0, "sentence"), Reads("value", 1, 1, "head"), Reads("R", 0, 1, "head")),
+    properties=(Reads("value", 0, 0, "sentence"), Reads("value", 1, 1, "head"), Reads("R", 0, 1, "head")),
     right=(_attention_matmul, _attention_einsum, _attention_in_loops, _attention_masked),
     wrong=(
         Mistake(

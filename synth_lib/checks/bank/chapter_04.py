@@ -69,8 +69,8 @@ PRODUCT_ROWS = Exercise(
     level="easy",
     inputs=_row_inputs,
     returns="query key",
-    holds=(Reads("A", 0, 0, "query"), Reads("B", 0, 0, "query")),
-    shows=lambda: {"A": torch.tensor([[1.0, 2]]), "B": torch.tensor([[10.0, 20, 30]])},
+    properties=(Reads("A", 0, 0, "query"), Reads("B", 0, 0, "query")),
+    example=lambda: {"A": torch.tensor([[1.0, 2]]), "B": torch.tensor([[10.0, 20, 30]])},
     right=(
         _rows_einops,
         _rows_in_loops,
@@ -356,7 +356,7 @@ FACTORIZED_SCORES = Exercise(
     level="medium",
     inputs=_score_inputs,
     returns="batch head query key",
-    holds=(Reads("x", 1, 2, "token"), Reads("x", 0, 0, "sentence"), Reads("WA", 0, 1, "head")),
+    properties=(Reads("x", 1, 2, "token"), Reads("x", 0, 0, "sentence"), Reads("WA", 0, 1, "head")),
     right=(_scores_einsum, _scores_torch, _scores_in_loops, _cut(_all_places)),
     wrong=(
         Mistake(

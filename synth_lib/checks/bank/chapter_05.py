@@ -86,7 +86,7 @@ SHORT_MAPS = Exercise(
     level="easy",
     inputs=_maps_inputs,
     returns="head query key",
-    holds=(RowsSumTo1(), Reads("R1", 1, 1, "query"), Reads("R1", 0, 0, "head")),
+    properties=(RowsSumTo1(), Reads("R1", 1, 1, "query"), Reads("R1", 0, 0, "head")),
     right=(_maps_einsum, _maps_matmul, _maps_in_loops, _maps_cut_and_divided),
     wrong=(
         Mistake(

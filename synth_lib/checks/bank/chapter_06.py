@@ -76,7 +76,7 @@ MIXED_MAP = Exercise(
     level="easy",
     inputs=_mixed_inputs,
     returns="batch head query key",
-    holds=(RowsSumTo1(),),
+    properties=(RowsSumTo1(),),
     right=(_mixed_sum, _mixed_stack, _mixed_product),
     wrong=(
         Mistake(

@@ -717,7 +717,7 @@ FACTORS = Exercise(
             lambda R1, R2, value: _arguments(R1, R2, value),
             "the factors have a row for each of max_length places, the values only for those of the sentence.",
             EXERCISE_QUERIES,
-            raises="ValueError: there are",
+            error="ValueError: there are",
         ),
     ),
 )

@@ -300,7 +300,7 @@ def test_a_banked_mistake_costs_exactly_its_exercise(nursery, tmp_path, chapter,
     """Through a student's process: every other exercise a mistake, the others solved. 03.4, a class, stands below."""
     names = COURSE.chapters[chapter].names
     mistaken = [key for key in [*names][first::2] if key != "03.4"]
-    mistakes = {key: next(one for one in checks.find(key).wrong if one.raises is None) for key in mistaken}
+    mistakes = {key: next(one for one in checks.find(key).wrong if one.error is None) for key in mistaken}
     told = {
         key: LOADER.format(name=names[key], payload=wire.dumps(mistake.answer).hex())
         for key, mistake in mistakes.items()
@@ -330,7 +330,7 @@ def test_a_class_is_judged_by_what_its_modules_hold(nursery, tmp_path, number):
     mistake = checks.find("03.4").wrong[number]
     what = ["", ".requires_grad_(not fixed)"][number]
     result = graded(nursery, tmp_path, light("03", {"03.4": PLAIN_TENSOR.format(what=what)}))
-    assert result.verdicts["03.4"][0] == "wrong" and mistake.says in result.verdicts["03.4"][1]
+    assert result.verdicts["03.4"][0] == "wrong" and mistake.diagnosis in result.verdicts["03.4"][1]
     assert statuses(result)[:3] == ["right"] * 3
 
 
