@@ -40,9 +40,9 @@ from synth_lib import checks  # noqa: E402
 from tools.classroom import course as courses  # noqa: E402
 from tools.classroom import feedback, sandbox, submissions  # noqa: E402
 from tools.classroom.grading import Result, grade  # noqa: E402
-from tools.classroom.student import Nursery, OutOfOrder  # noqa: E402
+from tools.classroom.student import ForkServer, GraderUnavailable  # noqa: E402
 
-WORKER = {"nursery": None}
+WORKER = {"server": None}
 
 
 def start_worker(numbers, protected, parent):
@@ -55,32 +55,32 @@ def start_worker(numbers, protected, parent):
     WORKER["protected"] = protected
 
 
-def new_nursery():
+def new_server():
     number = re.search(r"\d+$", current_process().name)  # a worker's name ends with its number
-    WORKER["nursery"] = Nursery(WORKER["protected"], number and int(number[0]))
-    Finalize(None, WORKER["nursery"].close, exitpriority=1)
+    WORKER["server"] = ForkServer(WORKER["protected"], number and int(number[0]))
+    Finalize(None, WORKER["server"].close, exitpriority=1)
 
 
 def grade_in_worker(path):
     """One notebook's result. What it does to the grader is its own fault, and costs no other notebook anything."""
     path = Path(path)
-    for pause in (0, 1):  # the nursery may have died of something else, or the disk was full: once it is tried again
+    for pause in (0, 1):  # the server may have died of something else, or the disk was full: once it is tried again
         time.sleep(pause)
         try:
-            if WORKER["nursery"] is None:
-                new_nursery()
-            result = grade(WORKER["nursery"], path, WORKER["course"])
-            if WORKER["nursery"].alive:
+            if WORKER["server"] is None:
+                new_server()
+            result = grade(WORKER["server"], path, WORKER["course"])
+            if WORKER["server"].alive:
                 return result.as_dict()
-        except OutOfOrder as error:
+        except GraderUnavailable as error:
             says = f"it could not be run: {error}"
         except Exception as error:  # no notebook may end the grading of the others
             says = f"the grader itself stopped at it: {type(error).__name__}: {str(error)[:200]}"
-        if WORKER["nursery"] is not None:
-            if not WORKER["nursery"].alive:
+        if WORKER["server"] is not None:
+            if not WORKER["server"].alive:
                 says = "the process that runs notebooks ended twice while this one was graded"
-            WORKER["nursery"].close()
-            WORKER["nursery"] = None
+            WORKER["server"].close()
+            WORKER["server"] = None
     return no_result(path, says)
 
 

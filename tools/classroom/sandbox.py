@@ -83,7 +83,7 @@ def limit(memory, seconds):
         resource.setrlimit(name, (value, value))
 
 
-def shut_in(folder, readable):
+def enter(folder, readable):
     """From now on this process writes to `folder` alone, reads `readable` alone, and reaches nobody."""
     libc = ctypes.CDLL(None, use_errno=True)
     _call(libc.prctl(38, 1, 0, 0, 0))  # PR_SET_NO_NEW_PRIVS
