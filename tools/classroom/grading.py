@@ -2,12 +2,13 @@
 
 import contextlib
 import functools
+import re
 from dataclasses import asdict, dataclass, field
 
 from synth_lib import checks
 from synth_lib.checks import engine
 from tools.classroom import submissions
-from tools.classroom.fragments import torn
+from tools.classroom.fragments import lost_part
 from tools.classroom.protocol import PROTOCOL_ERRORS
 from tools.classroom.student import ProcessEnded, Student
 
@@ -56,8 +57,8 @@ def grade(server, path, course):
             if result.refused:
                 result.verdicts[key] = ["not graded", f"The notebook could not be run: {result.refused}.", ""]
             elif student.child is None or student.late:
-                says = "The time for this notebook was used up before this exercise was asked for."
-                result.verdicts[key] = ["not graded", says, ""]
+                message = "The time for this notebook was used up before this exercise was asked for."
+                result.verdicts[key] = ["not graded", message, ""]
             else:
                 result.verdicts[key] = judge(student, key, name, course)
                 if student.child is None:
@@ -96,6 +97,7 @@ def judge(student, key, name, course):
     return min(verdicts, key=lambda verdict: order.index(verdict[0]))
 
 
+RENAMED = "Keep the name"
 LONGEST = 2000  # characters of what a check says of an answer
 
 
@@ -124,7 +126,7 @@ def explain(result, student, cells, chapter):
 
     result.notes += student.notes
     result.troubles += [f"{named(number)} {reason}, and was left out." for number, reason in student.ended.items()]
-    result.troubles += [f"{named(number)} cannot be read: {says}." for number, says in student.unreadable.items()]
+    result.troubles += [f"{named(number)} cannot be read: {reason}." for number, reason in student.unreadable.items()]
     troubled = {**student.failed, **student.unreadable, **student.ended}
     for key, name in chapter.names.items():
         status, message, _ = result.verdicts[key]
@@ -139,9 +141,12 @@ def explain(result, student, cells, chapter):
                 message += f"does not run: {troubled[lost[-1].number]}." if read else "cannot be read."
             elif not own:
                 message = f"The cell that defines {name} is missing."
+                renamed = re.search(rf"\bcheck\(\s*['\"]{key}['\"]\s*,\s*(\w+)\s*\)", "\n".join(c.text for c in cells))
+                if renamed and renamed[1] != name:
+                    message = f"{RENAMED} {name}: your notebook calls it {renamed[1][:60]}, and is graded by names."
             result.verdicts[key] = ["not graded", message, ""]
         elif own and status == "wrong":
-            number = torn(name, cells, student.unreadable, chapter)
+            number = lost_part(name, cells, student.unreadable, chapter)
             if number is not None:
                 message += f" But: {named(number)} cannot be read, and may hold a part of it."
                 result.verdicts[key] = ["not graded", message, ""]
