@@ -239,9 +239,10 @@ class Answers:
                 protocol.send_outcome(channel, failure(error))
 
     def run(self, order, payload):
-        answer, space = self.versions[order["name"]][order["version"]]
-        if self.current is not answer:  # it looks names up as at the end, or just after the cell of an older definition
-            self.current = answer
+        asked = order["name"], order["version"]
+        answer, space = self.versions[asked[0]][asked[1]]
+        if self.current != asked:  # it looks names up as at the end, or as just after the cell of an older definition
+            self.current = asked
             self.notebook.space.clear()
             self.notebook.space.update(space)
         try:

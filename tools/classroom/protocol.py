@@ -22,7 +22,7 @@ from dataclasses import asdict
 import torch
 
 from synth_lib.checks.compare import DEEPEST, MOST_NAMES, Other
-from synth_lib.checks.runner import Outcome
+from synth_lib.checks.runner import ENDS, Outcome
 
 BUDGET = 64 * 2**20  # bytes of one message, those of all its tensors together
 LONGEST = 4 * 2**20  # of them, those of the JSON that a student's process sends: unfolded, it takes 20 times as much
@@ -222,8 +222,8 @@ def read_outcome(header, payload):
         ProtocolError: it is none.
     """
     kinds = asdict(Outcome(""))
-    if header.keys() != kinds.keys():
-        raise ProtocolError("an outcome lacks something")
+    if header.keys() != kinds.keys() or header["end"] not in ENDS:
+        raise ProtocolError("an outcome is none")
     outcome = Outcome(header["end"], decode(header["result"], payload))
     for name, default in kinds.items():
         value = header[name]
