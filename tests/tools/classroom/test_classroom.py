@@ -31,7 +31,7 @@ from tools.classroom import assignment, fuzz_grading, protocol, sandbox, submiss
 from tools.classroom import course as courses
 from tools.classroom import grade as grading_tool
 from tools.classroom.grading import grade
-from tools.classroom.student import Student
+from tools.classroom.student import ForkServer, Student
 
 ROOT = Path(__file__).resolve().parents[3]
 KEYS = [key for chapter in COURSE.chapters.values() for key in chapter.points]
@@ -409,11 +409,12 @@ def test_a_hostile_cell_costs_nobody_else_a_point(graded, kind):
 
 
 @can_grade
-def test_a_submission_that_ends_the_server_costs_nobody_else_a_point(tmp_path, monkeypatch):
+def test_a_submission_that_ends_the_server_costs_nobody_else_a_point(server, tmp_path, monkeypatch):
     """However it is done: here the process is killed while the first notebook is graded, both times."""
-    monkeypatch.setattr(grading_tool, "WORKER", {"course": COURSE, "protected": True})
+    servers = iter([ForkServer(), ForkServer(), server])
+    monkeypatch.setattr(grading_tool, "WORKER", {"course": COURSE, "protected": True, "server": None})
+    monkeypatch.setattr(grading_tool, "ForkServer", lambda *arguments: next(servers))
     monkeypatch.setattr(grading_tool, "Finalize", lambda *arguments, **options: None)
-    grading_tool.new_server()
     told = light("02")
     (tmp_path / "02_dense.ipynb").write_text(json.dumps(told))
 
@@ -427,7 +428,6 @@ def test_a_submission_that_ends_the_server_costs_nobody_else_a_point(tmp_path, m
     assert "the process that runs notebooks ended twice" in refused
     monkeypatch.setattr(grading_tool, "grade", grade)
     after = grading_tool.grade_in_worker(tmp_path / "02_dense.ipynb")
-    grading_tool.WORKER["server"].close()
     assert after["refused"] == "" and {verdict[0] for verdict in after["verdicts"].values()} == {"right"}
 
 
