@@ -31,6 +31,15 @@ class Mistake:
     error: type | str | None = None
 
 
+def mistakes(by_section):
+    """{section: {diagnosis: answer}} -> a Mistake for each answer."""
+    return tuple(
+        Mistake(answer, diagnosis, section)
+        for section, answers in by_section.items()
+        for diagnosis, answer in answers.items()
+    )
+
+
 @dataclass(frozen=True)
 class RowsSumTo1:
     """The rows of the result sum to 1, or to 0 where the reference says so: it holds attention weights."""
