@@ -476,15 +476,12 @@ def _work_counted(batch, length, d_model, head):
 
 
 def _work(projections=4.0, pairs=2.0):
-    """Wrong answers that only miss a factor: each factor a number, or a function of (batch, length, d_model, head)."""
+    """Wrong answers that only miss a factor: each factor a number, or a function of the sizes by name."""
 
     def answer(batch, length, d_model, head):
-        sizes = (batch, length, d_model, head)
-        found = [factor(*sizes) if callable(factor) else factor for factor in (projections, pairs)]
-        return (
-            round(found[0] * batch * length * d_model**2),
-            round(found[1] * batch * length**2 * d_model),
-        )
+        sizes = {"batch": batch, "length": length, "d_model": d_model, "head": head}
+        first, second = (factor(**sizes) if callable(factor) else factor for factor in (projections, pairs))
+        return round(first * batch * length * d_model**2), round(second * batch * length**2 * d_model)
 
     return answer
 
@@ -500,58 +497,47 @@ LAYER_WORK = Exercise(
     right=(_work_formula, _work_lists, _work_counted),
     wrong=mistakes({
         MULTIPLY_ADDS: {
-            "this is the work for the scores alone; values, mixture and output projection are missing.":
-                _work(projections=2, pairs=1),
-            "both numbers are those of one sentence, not of the batch.":
-                _work(lambda batch, length, d_model, head: 4 / batch, lambda batch, length, d_model, head: 2 / batch),
-            "the pairs are those of one sentence, not of the batch.":
-                _work(pairs=lambda batch, length, d_model, head: 2 / batch),
-            "a multiplication and its addition are counted as two, as torch's own counter does.":
-                _work(projections=8, pairs=4),
-            "in the projections, the square belongs to d_model, not to the length.":
-                _work(lambda batch, length, d_model, head: 4 * length / d_model),
-            "the two numbers are in the wrong order.":
-                lambda batch, length, d_model, head: _work_formula(batch, length, d_model, head)[::-1],
-            "in the pairs, each pair counts as one; a score is a sum of products.":
-                _work(pairs=lambda batch, length, d_model, head: 2 / d_model),
-        },
-        ALL_HEADS: {
-            "in the projections, one of the four is missing. Is it the output?": _work(projections=3),
-            "one of the four projections is missing, and only one product works on pairs.":
-                _work(projections=3, pairs=1),
-            "in the projections, those of values and output are missing.": _work(projections=2),
+            "this is the work for the scores alone; values, mixture and output projection are missing.": _work(2, 1),
+            "the two numbers are in the wrong order.": lambda **sizes: _work_formula(**sizes)[::-1],
         },
         WEIGHTS: {
-            "in the pairs, there is the comparison or the mixture, but both work on pairs.": _work(pairs=1),
-            "the mixture is counted among the projections; both of its factors depend on the tokens.":
-                _work(projections=5, pairs=1),
-            "in the projections there is one too many: the mixture works on pairs.": _work(projections=5),
+            "the mixture is counted among the projections; both of its factors depend on the tokens.": _work(5, 1),
+        },
+    }) + mistakes({
+        MULTIPLY_ADDS: {
+            "only one sentence is counted, not the batch.":
+                _work(lambda batch, **_: 4 / batch, lambda batch, **_: 2 / batch),
+            "a multiplication and its addition are counted as two, as torch's own counter does.": _work(8, 4),
+            "the square belongs to d_model, not to the length.":
+                _work(lambda length, d_model, **_: 4 * length / d_model),
+            "each pair counts as one; a score is a sum of products.": _work(pairs=lambda d_model, **_: 2 / d_model),
+        },
+        ALL_HEADS: {
+            "one of the four is missing. Is it the output?": _work(3),
+            "those of values and output are missing.": _work(2),
+        },
+        WEIGHTS: {
+            "there is the comparison or the mixture, but both work on pairs.": _work(pairs=1),
+            "there is one too many: the mixture works on pairs.": _work(5),
         },
         HEADS: {
-            "in the pairs, every head works with all d_model numbers.":
-                _work(pairs=lambda batch, length, d_model, head: 2 * head),
-            "the pairs are those of one head.": _work(pairs=lambda batch, length, d_model, head: 2 / head),
-            "in the projections, every head has whole matrices, d_model by d_model; they share one.":
-                _work(lambda batch, length, d_model, head: 4 * head),
-            "every head does the work of all of them; the heads share the d_model numbers.":
-                _work(lambda batch, length, d_model, head: 4 * head, lambda batch, length, d_model, head: 2 * head),
-            "the projections are those of one head.": _work(lambda batch, length, d_model, head: 4 / head),
-            "both numbers are those of one head.":
-                _work(lambda batch, length, d_model, head: 4 / head, lambda batch, length, d_model, head: 2 / head),
+            "only one head is counted.": _work(lambda head, **_: 4 / head, lambda head, **_: 2 / head),
+            "every head works with all d_model numbers.": _work(pairs=lambda head, **_: 2 * head),
+            "every head has whole matrices, d_model by d_model; they share one.": _work(lambda head, **_: 4 * head),
             "queries, keys and values get whole matrices in every head, d_model by d_model; the heads share one.":
-                _work(lambda batch, length, d_model, head: 3 * head + 1),
+                _work(lambda head, **_: 3 * head + 1),
         },
         CUBE: {
-            "in the pairs, a size is wrong: the square belongs to the length, not to d_model.":
-                _work(pairs=lambda batch, length, d_model, head: 2 * d_model / length),
-            "the projections grow with the third power of d_model; one of their three sizes is another.":
-                _work(lambda batch, length, d_model, head: 4 * d_model / length),
+            "a size is wrong: the square belongs to the length, not to d_model.":
+                _work(pairs=lambda d_model, length, **_: 2 * d_model / length),
+            "the work grows with the third power of d_model; one of the three sizes of a product is another.":
+                _work(lambda d_model, length, **_: 4 * d_model / length),
         },
         PARAMETERS: {
-            "the projections are counted as parameters; each matrix works once for every token.":
-                _work(lambda batch, length, d_model, head: 4 / (batch * length)),
+            "the parameters are counted; each matrix works once for every token.":
+                _work(lambda batch, length, **_: 4 / (batch * length)),
         },
-    }),
+    }, by_part=True),
 )  # fmt: skip
 
 

@@ -360,16 +360,9 @@ def _cost_inputs(draw):
     }
 
 
-def _cost_parameters(max_length, d_model, head):
-    return 3 * (d_model**2 + d_model) + d_model * max_length + head * max_length
-
-
-def _cost_multiply_adds(batch, length, d_model):
-    return batch * (3 * length * d_model**2 + 2 * length**2 * d_model)
-
-
 def _cost_formula(batch, length, max_length, d_model, head):
-    return _cost_parameters(max_length, d_model, head), _cost_multiply_adds(batch, length, d_model)
+    parameters = 3 * (d_model**2 + d_model) + d_model * max_length + head * max_length
+    return parameters, batch * (3 * length * d_model**2 + 2 * length**2 * d_model)
 
 
 def _cost_lists(batch, length, max_length, d_model, head):
@@ -388,6 +381,22 @@ def _cost_counted(batch, length, max_length, d_model, head):
     return sum(parameter.numel() for parameter in layer.parameters()), linear + 2 * maps
 
 
+def _cost_with(parameters=lambda **_: 0, multiply_adds=lambda **_: 0):
+    """Wrong answers: what they count too much in each of the two numbers, from the sizes by name."""
+
+    def answer(**sizes):
+        right = _cost_formula(**sizes)
+        return right[0] + parameters(**sizes), right[1] + sizes["batch"] * multiply_adds(**sizes)
+
+    return answer
+
+
+def _cost_with_projections(more):
+    return _cost_with(
+        lambda d_model, **_: more * (d_model**2 + d_model), lambda length, d_model, **_: more * length * d_model**2
+    )
+
+
 LAYER_COST = Exercise(
     key="02.4",
     title="the bill for the whole layer",
@@ -398,132 +407,7 @@ LAYER_COST = Exercise(
     returns="parameters, multiply_adds",
     right=(_cost_formula, _cost_lists, _cost_counted),
     wrong=mistakes({
-        QUESTION: {
-            "in the parameters, the hidden layer is max_length wide.":
-                lambda batch, length, max_length, d_model, head: (
-                    2 * (d_model**2 + d_model) + d_model * max_length + max_length**2 + (1 + head) * max_length,
-                    _cost_multiply_adds(batch, length, d_model),
-                ),
-        },
-        HEADS: {
-            "the parameters count one second bias, but every head has one.":
-                lambda batch, length, max_length, d_model, head: (
-                    3 * (d_model**2 + d_model) + d_model * max_length + max_length,
-                    _cost_multiply_adds(batch, length, d_model),
-                ),
-            "in the parameters, the biases of the second layers are missing.":
-                lambda batch, length, max_length, d_model, head: (
-                    3 * (d_model**2 + d_model) + d_model * max_length,
-                    _cost_multiply_adds(batch, length, d_model),
-                ),
-            "in the parameters, the second matrix of every head reads all d_model hidden numbers.":
-                lambda batch, length, max_length, d_model, head: (
-                    3 * (d_model**2 + d_model) + head * (d_model * max_length + max_length),
-                    _cost_multiply_adds(batch, length, d_model),
-                ),
-            "in the parameters, every head has a whole first layer; the heads share one.":
-                lambda batch, length, max_length, d_model, head: (
-                    (head + 2) * (d_model**2 + d_model) + d_model * max_length + head * max_length,
-                    _cost_multiply_adds(batch, length, d_model),
-                ),
-        },
-        EQUATIONS: {
-            "the parameters are counted without biases, as in Table 1; the docstring asks for them.":
-                lambda batch, length, max_length, d_model, head: (
-                    3 * d_model**2 + d_model * max_length,
-                    _cost_multiply_adds(batch, length, d_model),
-                ),
-        },
-        LIBRARY: {
-            "in the parameters, the biases of values and output projection are missing.":
-                lambda batch, length, max_length, d_model, head: (
-                    _cost_parameters(max_length, d_model, head) - 2 * d_model,
-                    _cost_multiply_adds(batch, length, d_model),
-                ),
-            "in the parameters, one bias of size d_model is missing; hidden layer, values and output have one each.":
-                lambda batch, length, max_length, d_model, head: (
-                    _cost_parameters(max_length, d_model, head) - d_model,
-                    _cost_multiply_adds(batch, length, d_model),
-                ),
-            "in the parameters, one projection is missing; values and output have one each.":
-                lambda batch, length, max_length, d_model, head: (
-                    _cost_parameters(max_length, d_model, head) - (d_model**2 + d_model),
-                    _cost_multiply_adds(batch, length, d_model),
-                ),
-            "in the multiply-adds, one projection is missing; values and output have one each.":
-                lambda batch, length, max_length, d_model, head: (
-                    _cost_parameters(max_length, d_model, head),
-                    _cost_multiply_adds(batch, length, d_model) - batch * length * d_model**2,
-                ),
-            "in both numbers, one projection is missing; values and output have one each.":
-                lambda batch, length, max_length, d_model, head: (
-                    _cost_parameters(max_length, d_model, head) - (d_model**2 + d_model),
-                    _cost_multiply_adds(batch, length, d_model) - batch * length * d_model**2,
-                ),
-        },
-        MULTIPLY_ADDS: {
-            "in the parameters, there is one projection too many; Dense makes no queries and no keys.":
-                lambda batch, length, max_length, d_model, head: (
-                    _cost_parameters(max_length, d_model, head) + d_model**2 + d_model,
-                    _cost_multiply_adds(batch, length, d_model),
-                ),
-            "in the multiply-adds, there is one projection too many; Dense makes no queries and no keys.":
-                lambda batch, length, max_length, d_model, head: (
-                    _cost_parameters(max_length, d_model, head),
-                    _cost_multiply_adds(batch, length, d_model) + batch * length * d_model**2,
-                ),
-            "in both numbers, there is one projection too many; Dense makes no queries and no keys.":
-                lambda batch, length, max_length, d_model, head: (
-                    _cost_parameters(max_length, d_model, head) + d_model**2 + d_model,
-                    _cost_multiply_adds(batch, length, d_model) + batch * length * d_model**2,
-                ),
-            "in the multiply-adds, the maps are as wide as max_length; this sentence uses length columns.":
-                lambda batch, length, max_length, d_model, head: (
-                    _cost_parameters(max_length, d_model, head),
-                    batch * (3 * length * d_model**2 + 2 * length * max_length * d_model),
-                ),
-            "in the multiply-adds, the second layer computes all max_length columns and throws some away.":
-                lambda batch, length, max_length, d_model, head: (
-                    _cost_parameters(max_length, d_model, head),
-                    batch * (3 * length * d_model**2 + length * max_length * d_model + length**2 * d_model),
-                ),
-            "the multiply-adds are those of the longest possible sentence, not of this one.":
-                lambda batch, length, max_length, d_model, head: (
-                    _cost_parameters(max_length, d_model, head),
-                    _cost_multiply_adds(batch, max_length, d_model),
-                ),
-            "the multiply-adds are those of one sentence, not of the batch.":
-                lambda batch, length, max_length, d_model, head: (
-                    _cost_parameters(max_length, d_model, head),
-                    _cost_multiply_adds(1, length, d_model),
-                ),
-            "a multiplication and its addition are counted as two, as torch's own counter does.":
-                lambda batch, length, max_length, d_model, head: (
-                    _cost_parameters(max_length, d_model, head),
-                    2 * _cost_multiply_adds(batch, length, d_model),
-                ),
-            "in the multiply-adds, every head works with all d_model features.":
-                lambda batch, length, max_length, d_model, head: (
-                    _cost_parameters(max_length, d_model, head),
-                    batch * (3 * length * d_model**2 + 2 * head * length**2 * d_model),
-                ),
-            "the second number adds up the sizes of the parameters again; work depends on batch and length.":
-                lambda batch, length, max_length, d_model, head: (
-                    _cost_parameters(max_length, d_model, head),
-                    _cost_parameters(max_length, d_model, head),
-                ),
-            "this is the bill for dot-product attention, with its two projections for the scores.":
-                lambda batch, length, max_length, d_model, head: (
-                    4 * (d_model**2 + d_model),
-                    batch * (4 * length * d_model**2 + 2 * length**2 * d_model),
-                ),
-        },
         VALUES: {
-            "in the multiply-adds, the average counts all d_model columns of the values once for each head.":
-                lambda batch, length, max_length, d_model, head: (
-                    _cost_parameters(max_length, d_model, head),
-                    batch * (3 * length * d_model**2 + (1 + head) * length**2 * d_model),
-                ),
             "this is the bill for the scores alone, without biases; values, average and output are missing.":
                 lambda batch, length, max_length, d_model, head: (
                     d_model**2 + d_model * max_length,
@@ -534,27 +418,71 @@ LAYER_COST = Exercise(
                     d_model**2 + d_model + d_model * max_length + head * max_length,
                     batch * (length * d_model**2 + length**2 * d_model),
                 ),
-            "in the multiply-adds, only one product of size length x length is counted.":
+        },
+        MULTIPLY_ADDS: {
+            "the second number adds up the sizes of the parameters again; work depends on batch and length.":
+                lambda **sizes: (_cost_formula(**sizes)[0],) * 2,
+            "this is the bill for dot-product attention, with its two projections for the scores.":
                 lambda batch, length, max_length, d_model, head: (
-                    _cost_parameters(max_length, d_model, head),
-                    batch * (3 * length * d_model**2 + length**2 * d_model),
+                    4 * (d_model**2 + d_model),
+                    batch * (4 * length * d_model**2 + 2 * length**2 * d_model),
                 ),
+        },
+        PARAMETERS: {"the two numbers are in the wrong order.": lambda **sizes: _cost_formula(**sizes)[::-1]},
+    }) + mistakes({
+        QUESTION: {
+            "the hidden layer is max_length wide.":
+                _cost_with(lambda d_model, max_length, **_: max_length**2 + max_length - d_model**2 - d_model),
+        },
+        HEADS: {
+            "one second bias is counted, but every head has one.":
+                _cost_with(lambda head, max_length, **_: max_length - head * max_length),
+            "the biases of the second layers are missing.":
+                _cost_with(lambda head, max_length, **_: -head * max_length),
+            "the second matrix of every head reads all d_model hidden numbers.":
+                _cost_with(lambda head, d_model, max_length, **_: (head - 1) * d_model * max_length),
+            "every head has a whole first layer; the heads share one.":
+                _cost_with(lambda head, d_model, **_: (head - 1) * (d_model**2 + d_model)),
+        },
+        EQUATIONS: {
+            "the biases are missing, as in Table 1; the docstring asks for them.":
+                _cost_with(lambda head, d_model, max_length, **_: -3 * d_model - head * max_length),
+        },
+        LIBRARY: {
+            "the biases of values and output projection are missing.": _cost_with(lambda d_model, **_: -2 * d_model),
+            "one bias of size d_model is missing; hidden layer, values and output have one each.":
+                _cost_with(lambda d_model, **_: -d_model),
+            "one projection is missing; values and output have one each.": _cost_with_projections(-1),
         },
         MAX_LENGTH: {
-            "the parameters depend on the length of this sentence; they must serve the longest one.":
-                lambda batch, length, max_length, d_model, head: (
-                    _cost_parameters(length, d_model, head),
-                    _cost_multiply_adds(batch, length, d_model),
-                ),
+            "they are counted with the length of this sentence; they must serve the longest one.":
+                _cost_with(lambda length, max_length, d_model, head, **_: (length - max_length) * (d_model + head)),
         },
-        PARAMETERS: {
-            "the two numbers are in the wrong order.":
-                lambda batch, length, max_length, d_model, head: (
-                    _cost_multiply_adds(batch, length, d_model),
-                    _cost_parameters(max_length, d_model, head),
+        MULTIPLY_ADDS: {
+            "there is one projection too many; Dense makes no queries and no keys.": _cost_with_projections(1),
+            "the maps are as wide as max_length; this sentence uses length columns.":
+                _cost_with(
+                    multiply_adds=lambda length, max_length, d_model, **_: 2 * length * (max_length - length) * d_model
                 ),
+            "the second layer computes all max_length columns and throws some away.":
+                _cost_with(
+                    multiply_adds=lambda length, max_length, d_model, **_: length * (max_length - length) * d_model
+                ),
+            "the longest possible sentence is counted, not this one.":
+                lambda length, max_length, **sizes: _cost_formula(length=max_length, max_length=max_length, **sizes),
+            "one sentence is counted, not the batch.": lambda batch, **sizes: _cost_formula(1, **sizes),
+            "a multiplication and its addition are counted as two, as torch's own counter does.":
+                lambda batch, **sizes: _cost_formula(2 * batch, **sizes),
+            "every head works with all d_model features.":
+                _cost_with(multiply_adds=lambda length, d_model, head, **_: 2 * (head - 1) * length**2 * d_model),
         },
-    }),
+        VALUES: {
+            "the average counts all d_model columns of the values once for each head.":
+                _cost_with(multiply_adds=lambda length, d_model, head, **_: (head - 1) * length**2 * d_model),
+            "only one product of size length x length is counted.":
+                _cost_with(multiply_adds=lambda length, d_model, **_: -(length**2) * d_model),
+        },
+    }, by_part=True),
 )  # fmt: skip
 
 
