@@ -210,7 +210,7 @@ class _Answer:
                 message += " Does every loop end? A while needs something that changes in each round."
                 return f"{message}{_sizes(arguments)}"
         known = next((mistake for mistake in self.exercise.wrong if _raises(mistake, outcome)), None)
-        known = f" {_known_mistake(known)}" if known else ""
+        known = f" {_sentence([known.diagnosis], [known.section])}" if known else ""
         return f"Your code stops{line} {_with(outcome.text)}{_sizes(arguments)}{known}"
 
 
@@ -247,11 +247,8 @@ def _judged(exercise, call, seed):
     problems = [difference(*pair, exercise.returns) for pair in zip(results, expected, strict=True)]
     if not any(problems):
         return "right", "Right."
-    for mistake in exercise.wrong:
-        if time.monotonic() - call.started > SEARCH * call.seconds:
-            break
-        if all(_matches(mistake, exercise, *pair) for pair in zip(seeds, results, strict=True)):
-            return "wrong", _known_mistake(mistake)
+    if sentence := _known_mistake(exercise, call, seeds, results, expected if comparable else None):
+        return "wrong", sentence
     trial, problem = next((trial, problem) for trial, problem in enumerate(problems) if problem)
     arguments, result = exercise.inputs(Draw(seeds[trial])), results[trial]
     message = _fact(exercise, call, arguments, result, expected[trial]) or problem
@@ -340,17 +337,49 @@ def find(key):
     raise ValueError(f'there is no exercise "{key}"; chapter {chapter} has {known}')
 
 
-def _matches(mistake, exercise, seed, result):
-    """Whether this mistake, run on the same inputs, gives exactly the reader's result."""
-    try:
-        mistaken = _known(mistake.answer, exercise, seed)
-    except Exception:  # a mistake may break where the reader's code does not: then it is another one
-        return False
-    return difference(result, mistaken) is None
+def _known_mistake(exercise, call, seeds, results, expected):
+    """What to say of results that a known mistake gives, in whole or part by part; None if there is none in time."""
+
+    def is_known(mistake, part=None):
+        """Whether this mistake, run on the same inputs, gives exactly the reader's results, or this part of each."""
+        if time.monotonic() - call.started > SEARCH * call.seconds:
+            return False
+        try:
+            wrong = [_known(mistake.answer, exercise, seed) for seed in seeds]
+        except Exception:  # a mistake may break where the reader's code does not: then it is another one
+            return False
+        return not any(difference(*pair) for pair in _pairs(results, wrong, part))
+
+    for mistake in exercise.wrong:
+        if not mistake.by_part and is_known(mistake):
+            return _sentence([mistake.diagnosis], [mistake.section])
+    by_part = [mistake for mistake in exercise.wrong if mistake.by_part]
+    if not by_part or expected is None:
+        return None
+    parts = {}  # of each mistake: the parts of the result that it spoils
+    for part, name in enumerate(exercise.returns.split(", ")):
+        if any(difference(*pair) for pair in _pairs(results, expected, part)):
+            mistake = next((mistake for mistake in by_part if is_known(mistake, part)), None)
+            parts.setdefault(mistake, []).append(f"in the {name.replace('_', '-')}")
+    others = parts.pop(None, [])
+    if not parts:
+        return None
+    diagnoses = [f"{' and '.join(names)}, {mistake.diagnosis}" for mistake, names in parts.items()]
+    return _sentence(
+        diagnoses + [f"{name}, something else is not right." for name in others],
+        [mistake.section for mistake in parts],
+    )
 
 
-def _known_mistake(mistake):
-    return f'This looks like a known mistake: {mistake.diagnosis} Read again: "{mistake.section}".'
+def _pairs(results, others, part):
+    pairs = zip(results, others, strict=True)
+    return pairs if part is None else ((result[part], other[part]) for result, other in pairs)
+
+
+def _sentence(diagnoses, sections):
+    diagnosis = " ".join([diagnoses[0], *(text[0].upper() + text[1:] for text in diagnoses[1:])])
+    sections = " and ".join(f'"{section}"' for section in dict.fromkeys(sections))
+    return f"This looks like a known mistake: {diagnosis} Read again: {sections}."
 
 
 def _raises(mistake, outcome):

@@ -23,12 +23,24 @@ class Mistake:
         diagnosis: what it does, completing "This looks like a known mistake: ...". It must not give the answer away.
         section: the heading of the section that explains it.
         error: for a mistake that stops with an error, its type, or a part of "TypeName: message".
+        by_part: for a result of several parts, a tuple that Exercise.returns names: whether the mistake is looked for
+            in each of them alone. The diagnosis then goes on after "in the NAME, ".
     """
 
     answer: Callable
     diagnosis: str
     section: str
     error: type | str | None = None
+    by_part: bool = False
+
+
+def mistakes(by_section, **options):
+    """{section: {diagnosis: answer}} -> a Mistake for each answer, with the same options."""
+    return tuple(
+        Mistake(answer, diagnosis, section, **options)
+        for section, answers in by_section.items()
+        for diagnosis, answer in answers.items()
+    )
 
 
 @dataclass(frozen=True)
