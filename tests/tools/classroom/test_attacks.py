@@ -603,9 +603,7 @@ def test_a_disk_that_is_full_at_the_end_is_one_sentence(tmp_path, monkeypatch, c
     )
     assert grading_tool.main() == 2
     said = capsys.readouterr().err.splitlines()[-1]
-    assert said.endswith(
-        "cannot be written: No space left on device. Make room, then call this again: it goes on."
-    )
+    assert said.endswith("cannot be written: No space left on device. Make room, then call this again: it goes on.")
 
 
 def test_a_table_that_a_teacher_has_edited_is_kept(tmp_path):
