@@ -25,7 +25,7 @@ from synth_lib.checks import engine
 from synth_lib.checks.compare import Other, difference, plain_copy
 from synth_lib.checks.exercise import TRIALS, Draw
 from synth_lib.checks.runner import in_this_process
-from tests.helpers.homework import BAD, COURSE, QUICK, can_grade, code, light, notebook, statuses
+from tests.helpers.homework import BAD, COURSE, PATIENT, can_grade, code, light, limited, notebook, statuses
 from tools.build_notebooks import build, cut_solution
 from tools.classroom import assignment, fuzz_grading, protocol, sandbox, submissions
 from tools.classroom import course as courses
@@ -352,7 +352,7 @@ def commit():
 @every_chapter
 def test_an_answer_gets_the_same_verdict_in_class_as_in_the_notebook(server, chapter):
     """Status, words and small example of answers from the bank, with the seed of grading; right ones are right."""
-    limits = {**QUICK, "seconds_per_cell": 60, "seconds_per_notebook": 3000, "memory_gib": 2.0}
+    limits = {**PATIENT, "seconds_per_notebook": 3000, "memory_gib": 2.0}
     for key in COURSE.chapters[chapter].points:
         exercise = checks.find(key)
         answers = {f"answer_{n}": answer for n, answer in enumerate(sampled(exercise))}
@@ -366,7 +366,7 @@ def test_an_answer_gets_the_same_verdict_in_class_as_in_the_notebook(server, cha
                 here = in_this_process(answer, io.StringIO(), engine.PRINTED)
                 there = functools.partial(student.run_answer, name, 0)
                 verdicts = [
-                    engine.judge(exercise, without_line(one), seed=COURSE.seed, seconds=60) for one in (here, there)
+                    engine.judge(exercise, without_line(one), seed=COURSE.seed, seconds=300) for one in (here, there)
                 ]
                 assert verdicts[0] == verdicts[1] and verdicts[0].shown == verdicts[1].shown, (key, verdicts)
                 assert (verdicts[0].status == "right") == (answer in exercise.right), verdicts[0]
@@ -451,7 +451,7 @@ def test_a_hostile_cell_costs_nobody_else_a_point(graded, kind):
     text, reason = HOSTILE[kind]
     told = light("02")
     told["cells"].insert(1, code(text))
-    result = graded(told)
+    result = graded(told, limited(seconds_per_cell=3) if kind == "never ends" else None)
     assert set(statuses(result)) == {"right"}
     if reason:
         assert reason in result.troubles[0] and "Cell 2 (" in result.troubles[0], result.troubles
@@ -537,8 +537,7 @@ def test_a_bad_answer_gets_its_sentence_and_the_next_is_graded(graded, body, say
 
 @can_grade
 def test_an_answer_that_never_ends_is_stopped(graded):
-    course = dataclasses.replace(COURSE, limits={**QUICK, "seconds_per_exercise": 3})
-    result = graded(light("02", {"02.1": BAD + "while True: pass"}), course)
+    result = graded(light("02", {"02.1": BAD + "while True: pass"}), limited(seconds_per_exercise=3))
     assert "come to an end" in result.verdicts["02.1"][1]
     assert statuses(result) == ["wrong", "right", "right", "right", "right"]
 
