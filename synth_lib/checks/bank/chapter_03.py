@@ -163,7 +163,7 @@ RANDOM_ATTENTION = Exercise(
 
 def _shift_inputs(draw):
     length = draw.integer(5, 9)
-    offset = draw.integer(1, length - 3) * (1 if draw.integer(0, 1) else -1)
+    offset = draw.integer(1, length - 3) * draw.in_turn((1, -1))
     return {"length": length, "offset": offset, "error": draw.integer(3, 12) / 100}
 
 

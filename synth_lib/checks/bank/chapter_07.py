@@ -6,7 +6,7 @@ import torch
 from einops import einsum, rearrange
 from torch.nn.functional import gelu
 
-from synth_lib.checks.exercise import Exercise, mistakes
+from synth_lib.checks.exercise import Exercise, mistakes, told_apart
 
 EQUATIONS = "The equations"
 ADD = "Why add?"
@@ -173,10 +173,11 @@ def _top_p_inputs(draw):
     sizes = draw.sizes("batch vocab", low=4, high=8)
     while True:
         logits, p = 1.5 * draw.normal(sizes["batch"], sizes["vocab"]), draw.integer(45, 85) / 100
-        running = logits.softmax(dim=-1).sort(dim=-1, descending=True).values.cumsum(dim=-1)
-        kept = (running < p).sum(dim=-1) + 1
-        clear = (running - p).abs().min() > 0.005
-        if clear and 1 in kept and kept.max() >= 3 and kept[0] not in (1, kept.max()) and kept.max() < sizes["vocab"]:
+        ordered = logits.softmax(dim=-1).sort(dim=-1, descending=True).values
+        running = ordered.cumsum(dim=-1)
+        number = (running < p).sum(dim=-1) + 1  # of the words that stay
+        clear, most = (running - p).abs().min() > 0.005, number.max()
+        if clear and 1 in number and most >= 3 and number[0] not in (1, most) and most < sizes["vocab"]:
             return {"logits": logits, "p": p}
 
 
@@ -237,6 +238,18 @@ def _one_more(ordered, p):
 
 def _first_row_for_all(ordered, p):
     return _reached_before(ordered, p)[:1].expand_as(ordered)
+
+
+def _only_the_first(ordered, p):
+    return ordered == ordered[:, :1]
+
+
+def _share_of_the_first(ordered, p):
+    return ordered >= p * ordered[:, :1]
+
+
+def _below_the_rest(ordered, p):
+    return _reached_before(ordered, 1 - p)
 
 
 def _below_but_one(ordered, p):
@@ -314,7 +327,19 @@ TOP_P_EXERCISE = Exercise(
     name="top_p_probabilities",
     minutes=15,
     level="medium",
-    inputs=_top_p_inputs,
+    inputs=told_apart(
+        _top_p_inputs,
+        [
+            _top_p,
+            _one_threshold,
+            _ascending,
+            _top_p_with(_below_but_one),
+            _top_p_with(_only_the_first),
+            _top_p_with(_share_of_the_first),
+            _top_p_with(_below_the_rest),
+            lambda logits, p: logits.softmax(dim=-1),
+        ],
+    ),
     returns="batch vocab",
     right=(_top_p, _top_p_smallest, _top_p_in_loops),
     wrong=mistakes({
@@ -328,7 +353,7 @@ TOP_P_EXERCISE = Exercise(
             "each probability alone is compared with 1 - p; it is a sum that has to reach p.":
                 _top_p_with(lambda ordered, p: ordered >= 1 - p),
             "each word is compared with a share of the most likely one; top-p looks at the sum.":
-                _top_p_with(lambda ordered, p: ordered >= p * ordered[:, :1]),
+                _top_p_with(_share_of_the_first),
             "the running sum goes through the words in the order of the vocabulary, not of their probability.":
                 lambda logits, p: _kept(logits.softmax(dim=-1), _reached_before(logits.softmax(dim=-1), p)),
             "the sum begins with the least likely words.": _ascending,
@@ -357,7 +382,7 @@ TOP_P_EXERCISE = Exercise(
             "the logits themselves are summed and divided; p is about probabilities.": _no_softmax,
             "one smallest probability is used for the whole batch; each row has its own.": _one_threshold,
             "every row is sorted back by the order of row 0.": _order_of_row_0,
-            "the sum is compared with 1 - p.": _top_p_with(lambda ordered, p: ordered.cumsum(dim=-1) - ordered < 1 - p),
+            "the sum is compared with 1 - p.": _top_p_with(_below_the_rest),
             "no word is forbidden: this is the plain softmax.": lambda logits, p: logits.softmax(dim=-1),
             "the last softmax runs along the batch; each row should sum to 1.":
                 lambda logits, p: torch.softmax(logits.masked_fill(_top_p(logits, p) == 0, float("-inf")), dim=0),
@@ -369,8 +394,7 @@ TOP_P_EXERCISE = Exercise(
                 lambda logits, p: torch.softmax(logits.masked_fill(_top_p(logits, p) == 0, 0.0), dim=-1),
         },
         TEMPERATURE: {
-            "only the most likely word stays: this is greedy.":
-                _top_p_with(lambda ordered, p: ordered == ordered[:, :1]),
+            "only the most likely word stays: this is greedy.": _top_p_with(_only_the_first),
             "p divides the logits too, as if it were a temperature.": lambda logits, p: _top_p((logits / p), p),
         },
     }),

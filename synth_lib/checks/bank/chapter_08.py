@@ -6,7 +6,7 @@ from functools import cache
 import torch
 from torch.nn.functional import one_hot
 
-from synth_lib.checks.exercise import Exercise, mistakes
+from synth_lib.checks.exercise import Exercise, mistakes, told_apart
 from synth_lib.lab.probes import distance_to
 
 QUESTION = "The question"
@@ -182,6 +182,10 @@ def _most_common_value(values, chance):
     return _chances(values, chance).gather(1, said).mean().item()
 
 
+def _equal_chance(values, chance):
+    return (_counts(values).amax(dim=1) / values.shape[1]).mean().item()
+
+
 def _guess_of_pair(values, chance):
     others = _counts(values)[:, None] - one_hot(values)
     return (others.amax(dim=2) / (values.shape[1] - 1)).mean().item()
@@ -193,7 +197,7 @@ COUNTING_GUESS = Exercise(
     name="counting_guess",
     minutes=10,
     level="easy",
-    inputs=_guess_inputs,
+    inputs=told_apart(_guess_inputs, [_guess_in_loops, _guess_of_pair, _equal_chance]),
     returns="a float",
     right=(
         lambda values, chance: _chances(values, chance).amax(dim=1).mean().item(),
@@ -203,7 +207,7 @@ COUNTING_GUESS = Exercise(
     wrong=mistakes({
         GUESS: {
             "every place gets the same chance, as for the task token; here the places differ.":
-                lambda values, chance: (_counts(values).amax(dim=1) / values.shape[1]).mean().item(),
+                _equal_chance,
             "this is the guess for the task pair, without the own value; here no place is left out.": _guess_of_pair,
             "the counts are divided by 12, the length of the chapter's sentences; and the chances play no part.":
                 lambda values, chance: (_counts(values).amax(dim=1) / 12).mean().item(),

@@ -558,7 +558,10 @@ FACTORS = Exercise(
 
 
 def _blocks_inputs(draw):
-    sizes = draw.sizes("batch head d_head size", low=2, high=6)
+    while True:
+        sizes = draw.sizes("batch head d_head size", low=2, high=6)
+        if sizes["size"] > 2:  # in a block of two, one key ahead is all that there is
+            break
     length = sizes["size"] * draw.integer(3, 4) + draw.integer(1, sizes["size"] - 1)
     value = (sizes["batch"], sizes["head"], length, sizes["d_head"])
     return {"scores": draw.normal(sizes["head"], length, length), "value": draw.normal(*value), "size": sizes["size"]}

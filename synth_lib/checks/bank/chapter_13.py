@@ -162,16 +162,27 @@ def _orders(draw):
     losses = {
         "oak": [0, 4, 9],
         "elm": [15, 9],  # touches oak: not clear
-        "fir": [12, 41, 13],  # its first loss is below elm's, its highest above those of ash
-        "ash": [30, 26],
+        "fir": [12, 71, 13],  # its first loss is below elm's, its highest above those of ash and yew
+        "ash": [36, 34],
         "yew": [60, 70],
         "gum": [90, 58],  # its lowest loss is below those of yew
         "box": [1],
     }
     losses = {name: [(low + number) / 100 for number in numbers] for name, numbers in losses.items()}
-    names = ["oak", "elm", "fir", "ash", "yew", "gum"]
-    predicted = [names.pop(draw.integer(0, len(names) - 1)) for _ in range(6)]
-    return {"predicted": predicted, "losses": losses}
+    while True:
+        names = ["oak", "elm", "fir", "ash", "yew", "gum"]
+        predicted = [names.pop(draw.integer(0, len(names) - 1)) for _ in range(6)]
+        counts = [_pairs_of(predicted, losses, before) for before in (_below, *ONE_NUMBER.values())]
+        if len(set(counts)) == len(counts):
+            return {"predicted": predicted, "losses": losses}
+
+
+ONE_NUMBER = {  # wrong ways to say that one variant is below another
+    "mean": lambda a, b: sum(a) / len(a) < sum(b) / len(b),
+    "lowest": lambda a, b: min(a) < min(b),
+    "highest": lambda a, b: max(a) < max(b),
+    "first": lambda a, b: a[0] < b[0],
+}
 
 
 def _pairs_of(predicted, losses, before, every=False):
@@ -220,15 +231,15 @@ WRONG_PAIRS = Exercise(
     wrong=mistakes({
         ORDER: {
             "the means are compared, so pairs that overlap are counted too.":
-                lambda predicted, losses: _pairs_of(predicted, losses, lambda a, b: sum(a) / len(a) < sum(b) / len(b)),
+                lambda predicted, losses: _pairs_of(predicted, losses, ONE_NUMBER["mean"]),
             "two variants that have one loss in common count as clear; below means below.":
                 lambda predicted, losses: _pairs_of(predicted, losses, lambda a, b: max(a) <= min(b)),
             "only the lowest loss of each variant is compared, not all seeds.":
-                lambda predicted, losses: _pairs_of(predicted, losses, lambda a, b: min(a) < min(b)),
+                lambda predicted, losses: _pairs_of(predicted, losses, ONE_NUMBER["lowest"]),
             "only the highest loss of each variant is compared, not all seeds.":
-                lambda predicted, losses: _pairs_of(predicted, losses, lambda a, b: max(a) < max(b)),
+                lambda predicted, losses: _pairs_of(predicted, losses, ONE_NUMBER["highest"]),
             "only the first seed is compared.":
-                lambda predicted, losses: _pairs_of(predicted, losses, lambda a, b: a[0] < b[0]),
+                lambda predicted, losses: _pairs_of(predicted, losses, ONE_NUMBER["first"]),
             "names that are not predicted are counted too.":
                 lambda predicted, losses: _pairs_of(predicted, losses, _below, every=True),
             "each pair is counted twice.":
@@ -257,7 +268,7 @@ def _two_groups(draw):
     few, many = 3, draw.integer(4, 5)
     low = [round(1.7 + draw.integer(0, 90) / 1000 + place / 7919, 6) for place in range(few)]
     high = [round(1.72 + draw.integer(0, 90) / 1000 + place / 6007, 6) for place in range(many)]
-    return {"a": low, "b": high} if draw.integer(0, 1) else {"a": high, "b": low}
+    return draw.in_turn(({"a": low, "b": high}, {"a": high, "b": low}))
 
 
 def _share(a, b, counts, size=None):
@@ -424,7 +435,7 @@ def _bins(draw):
     return {
         "shares": [part / sum(parts) for part in parts],
         "edges": edges,
-        "threshold": edges[place] if draw.integer(0, 1) else inside,
+        "threshold": draw.in_turn((edges[place], inside)),
     }
 
 
