@@ -28,11 +28,11 @@ from tools.build_notebooks import NOTEBOOKS, ROOT
 
 
 def commit_seed():
-    """The same for all tests of a commit; 0 where there is none, as in a hand-out."""
-    head = shutil.which("git") and subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True
-    )
-    return int(head.stdout[:4], 16) if head and head.returncode == 0 else 0
+    """One of ten, the same for all tests of a commit; 0 where there is none, as in a hand-out."""
+    if not shutil.which("git"):
+        return 0
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    return 3 * (int(head.stdout[:7], 16) % 10) if head.returncode == 0 else 0  # a check takes three seeds in a row
 
 
 SEED = int(os.environ.get("SYNTH_SEED") or commit_seed())

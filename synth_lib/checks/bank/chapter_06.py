@@ -674,8 +674,8 @@ def _width_inputs(draw):
     whole_step = _listed(1, d_model, max_length) - _listed(0, d_model, max_length)
     part = draw.in_turn((0.3, 0.7))  # of a step: rounding goes down and up
     between = _listed(other, d_model, max_length) + round(part * whole_step)
-    place = draw.integer(0, 3)
-    return {"printed": [*whole[:place], between, *whole[place:]], "d_model": d_model, "max_length": max_length}
+    position = draw.integer(0, 3)
+    return {"printed": [*whole[:position], between, *whole[position:]], "d_model": d_model, "max_length": max_length}
 
 
 def _listed(width, d_model, max_length):
@@ -778,7 +778,7 @@ WIDTHS = Exercise(
                 _widths_with(
                     lambda d_model, max_length: d_model**2 + d_model, lambda d_model, max_length: d_model + max_length
                 ),
-            "the bias of the second layer has h numbers; it has one for each place.":
+            "the bias of the second layer has h numbers; it has one for each position.":
                 _widths_with(
                     lambda d_model, max_length: d_model**2 + d_model,
                     lambda d_model, max_length: d_model + 1 + max_length + 1,

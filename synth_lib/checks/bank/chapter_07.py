@@ -33,10 +33,10 @@ def _block_inputs(draw):
     mixing, first, second = draw.normal(length, length), draw.normal(d_model, d_model), draw.normal(d_model, d_model)
     shifts = draw.normal(2, d_model)
 
-    def norm(place):
+    def norm(number):
         def standard(x):
             centred = x - x.mean(dim=-1, keepdim=True)
-            return centred / (centred.pow(2).mean(dim=-1, keepdim=True) + 1e-5).sqrt() * (place + 1) + shifts[place]
+            return centred / (centred.pow(2).mean(dim=-1, keepdim=True) + 1e-5).sqrt() * (number + 1) + shifts[number]
 
         return standard
 
@@ -181,9 +181,9 @@ def _top_p_inputs(draw):
             return {"logits": logits, "p": p}
 
 
-def _kept(probabilities, allowed):
-    kept = probabilities.masked_fill(~allowed, 0.0)
-    return kept / kept.sum(dim=-1, keepdim=True)
+def _renormalized(probabilities, allowed):
+    rest = probabilities.masked_fill(~allowed, 0.0)
+    return rest / rest.sum(dim=-1, keepdim=True)
 
 
 def _in_order(logits):
@@ -192,8 +192,8 @@ def _in_order(logits):
 
 def _top_p(logits, p):
     ordered, order = _in_order(logits)
-    kept = _kept(ordered, ordered.cumsum(dim=-1) - ordered < p)
-    return torch.zeros_like(kept).scatter(-1, order, kept)
+    rest = _renormalized(ordered, ordered.cumsum(dim=-1) - ordered < p)
+    return torch.zeros_like(rest).scatter(-1, order, rest)
 
 
 def _top_p_smallest(logits, p):
@@ -207,16 +207,16 @@ def _top_p_smallest(logits, p):
 def _top_p_in_loops(logits, p):
     rows = []
     for row in logits.softmax(dim=-1).tolist():
-        total, kept = 0.0, [0.0] * len(row)
-        for place in sorted(range(len(row)), key=lambda place: -row[place]):
+        total, rest = 0.0, [0.0] * len(row)
+        for position in sorted(range(len(row)), key=lambda position: -row[position]):
             if total < p:
-                kept[place] = row[place]
-                total += row[place]
-        rows.append([number / total for number in kept])
+                rest[position] = row[position]
+                total += row[position]
+        rows.append([number / total for number in rest])
     return torch.tensor(rows)
 
 
-def _top_p_with(allow, finish=_kept):
+def _top_p_with(allow, finish=_renormalized):
     """Another rule: allow(ordered, p) says which of the sorted probabilities stay."""
 
     def answer(logits, p):
@@ -260,19 +260,19 @@ def _below_but_one(ordered, p):
 
 def _mask_not_sorted_back(logits, p):
     ordered, _ = _in_order(logits)
-    return _kept(logits.softmax(dim=-1), _reached_before(ordered, p))
+    return _renormalized(logits.softmax(dim=-1), _reached_before(ordered, p))
 
 
 def _ascending(logits, p):
     probabilities = logits.softmax(dim=-1)
     ordered, order = probabilities.sort(dim=-1)
-    kept = _kept(ordered, _reached_before(ordered, p))
-    return torch.zeros_like(kept).scatter(-1, order, kept)
+    rest = _renormalized(ordered, _reached_before(ordered, p))
+    return torch.zeros_like(rest).scatter(-1, order, rest)
 
 
 def _gathered(logits, p):
     ordered, order = _in_order(logits)
-    return _kept(ordered, _reached_before(ordered, p)).gather(-1, order)
+    return _renormalized(ordered, _reached_before(ordered, p)).gather(-1, order)
 
 
 def _last_row_for_all(logits, p):
@@ -280,34 +280,34 @@ def _last_row_for_all(logits, p):
     return _top_p(logits, p)[-1:].expand_as(logits).clone()
 
 
-def _sorted_back(kept, order):
-    return torch.zeros_like(kept).scatter(-1, order, kept)
+def _sorted_back(rest, order):
+    return torch.zeros_like(rest).scatter(-1, order, rest)
 
 
 def _softmax_along_batch(logits, p):
     ordered, order = logits.softmax(dim=0).sort(dim=-1, descending=True)
-    return _sorted_back(_kept(ordered, _reached_before(ordered, p)), order)
+    return _sorted_back(_renormalized(ordered, _reached_before(ordered, p)), order)
 
 
 def _sum_along_batch(logits, p):
     ordered, order = _in_order(logits)
-    return _sorted_back(_kept(ordered, ordered.cumsum(dim=0) - ordered < p), order)
+    return _sorted_back(_renormalized(ordered, ordered.cumsum(dim=0) - ordered < p), order)
 
 
 def _no_softmax(logits, p):
     ordered, order = logits.sort(dim=-1, descending=True)
-    return _sorted_back(_kept(ordered, _reached_before(ordered, p)), order)
+    return _sorted_back(_renormalized(ordered, _reached_before(ordered, p)), order)
 
 
 def _one_threshold(logits, p):
     ordered, _ = _in_order(logits)
     probabilities = logits.softmax(dim=-1)
-    return _kept(probabilities, probabilities >= ordered[_reached_before(ordered, p)].min())
+    return _renormalized(probabilities, probabilities >= ordered[_reached_before(ordered, p)].min())
 
 
 def _order_of_row_0(logits, p):
     ordered, order = _in_order(logits)
-    return _sorted_back(_kept(ordered, _reached_before(ordered, p)), order[:1].expand_as(order))
+    return _sorted_back(_renormalized(ordered, _reached_before(ordered, p)), order[:1].expand_as(order))
 
 
 def _divided_by(number):
@@ -355,10 +355,10 @@ TOP_P_EXERCISE = Exercise(
             "each word is compared with a share of the most likely one; top-p looks at the sum.":
                 _top_p_with(_share_of_the_first),
             "the running sum goes through the words in the order of the vocabulary, not of their probability.":
-                lambda logits, p: _kept(logits.softmax(dim=-1), _reached_before(logits.softmax(dim=-1), p)),
+                lambda logits, p: _renormalized(logits.softmax(dim=-1), _reached_before(logits.softmax(dim=-1), p)),
             "the sum begins with the least likely words.": _ascending,
             "the result is sorted; every word must keep its own column.":
-                lambda logits, p: _kept(ordered := _in_order(logits).values, _reached_before(ordered, p)),
+                lambda logits, p: _renormalized(ordered := _in_order(logits).values, _reached_before(ordered, p)),
             "the mask is in sorted order and the probabilities are not, so it hits the wrong words.":
                 _mask_not_sorted_back,
             "the way back is the way there: the sorted numbers are sorted a second time by the same order.": _gathered,
@@ -456,7 +456,7 @@ def _step_matmul(token, past, R, W1, W2, G):
 
 
 def _all_scores(token, R, W1, W2, row, bend=torch.relu):
-    """R's row and the row of Dense, for all max_length places."""
+    """R's row and the row of Dense, for all max_length positions."""
     dense = einsum(_heads(bend(token @ W1), len(R)), W2, "batch head d_head, head d_head key -> batch head key")
     return R[:, row] + dense
 
@@ -530,21 +530,21 @@ STEP = Exercise(
                 _not_appended,
             "the newest value is put in front of the others, so every value has moved.": _in_front,
             "the oldest value is thrown away when the newest comes.": _last_overwritten,
-            "the row of R is that of the token before: places are counted from 0.":
+            "the row of R is that of the token before: positions are counted from 0.":
                 _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R, W1, W2, t - 1)),
-            "the row of R is that of the token after: places are counted from 0.":
+            "the row of R is that of the token after: positions are counted from 0.":
                 _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R, W1, W2, t + 1)),
-            "the last row of R is used, which belongs to the last place of the longest text.":
+            "the last row of R is used, which belongs to the last position of the longest text.":
                 _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R, W1, W2, -1)),
-            "row 0 of R is used in every step, as if each token stood at place 0.":
+            "row 0 of R is used in every step, as if each token stood at position 0.":
                 _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R, W1, W2, 0)),
             "a column of R is used instead of a row: rows belong to the token that attends.":
                 _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R.transpose(1, 2), W1, W2, t)),
-            "the softmax runs over all places, and what went to places that do not exist yet is lost.":
+            "the softmax runs over all positions, and what went to positions that do not exist yet is lost.":
                 _step_with(weights=lambda scores, t: scores.softmax(dim=-1)[..., : t + 1]),
-            "the last columns are used; the tokens stand at the first places.":
+            "the last columns are used; the tokens stand at the first positions.":
                 _step_with(weights=lambda scores, t: scores[..., -t - 1 :].softmax(dim=-1)),
-            "the columns begin at place 1: places are counted from 0.":
+            "the columns begin at position 1: positions are counted from 0.":
                 _step_with(weights=lambda scores, t: scores[..., 1 : t + 2].softmax(dim=-1)),
             "the softmax is missing: the values are multiplied by scores.":
                 _step_with(weights=lambda scores, t: scores[..., : t + 1]),
@@ -649,12 +649,12 @@ def _span(x, real):
     """From the first real token to the last, holes included."""
     rows = []
     for b in range(len(x)):
-        places = real[b].nonzero().flatten()
-        rows.append(x[b, places[0] : places[-1] + 1].mean(dim=0))
+        positions = real[b].nonzero().flatten()
+        rows.append(x[b, positions[0] : positions[-1] + 1].mean(dim=0))
     return torch.stack(rows)
 
 
-def _place_of(which):
+def _position_of(which):
     return lambda x, real: torch.stack([x[b, real[b].nonzero().flatten()[which]] for b in range(len(x))])
 
 
@@ -684,11 +684,11 @@ POOLED = Exercise(
                 lambda x, real: x.sum(dim=1) / real.sum(dim=1, keepdim=True),
             "every text gets the mean over the whole batch: x[real] has lost the batch axis.":
                 lambda x, real: x[real].mean(dim=0).expand(len(x), -1),
-            "only places that are real in every text are used; each text has its own.":
+            "only positions that are real in every text are used; each text has its own.":
                 lambda x, real: _pooled(x, real.all(dim=0).expand_as(real)),
             "the mask of text 0 is used for all texts.": lambda x, real: _pooled(x, real[:1].expand_as(real)),
-            "only the first real token is returned.": _place_of(0),
-            "only the last real token is returned.": _place_of(-1),
+            "only the first real token is returned.": _position_of(0),
+            "only the last real token is returned.": _position_of(-1),
             "this is the largest real number of each feature, not the mean.":
                 lambda x, real: x.masked_fill(~real[:, :, None], float("-inf")).amax(dim=1),
             "each text is divided by one more than its number of real tokens.":
@@ -799,7 +799,7 @@ JUDGED = Exercise(
                 ],
             "0.6 stands where alpha belongs; it is only what the paper takes.":
                 lambda outputs, length_penalty: _judged(outputs, 0.6),
-            "the scores are sorted; each must stay at the place of its output.":
+            "the scores are sorted; each must stay at the position of its output.":
                 lambda outputs, length_penalty: sorted(_judged(outputs, length_penalty), reverse=True),
         },
         BEAM: {
