@@ -410,9 +410,10 @@ def test_a_check_says_the_same_in_class(graded, kind):
 
 @can_grade
 def test_a_library_function_that_does_the_exercise_is_noticed_in_class(graded):
-    answer = "from synth_lib.masks import masked_softmax as mine\ndef {}(scores, allowed):\n    return mine(scores, allowed)"
     name = COURSE.chapters["01"].names["01.3"]
-    result = graded(light("01", {"01.3": answer.format(name)}), name="01_dot_product.ipynb")
+    answer = f"def {name}(scores, allowed):\n    return mine(scores, allowed)"
+    answer = f"from synth_lib.masks import masked_softmax as mine\n{answer}"
+    result = graded(light("01", {"01.3": answer}), name="01_dot_product.ipynb")
     assert "calls the library's masked_softmax, which does" in result.verdicts["01.3"][1], result.verdicts["01.3"]
 
 
