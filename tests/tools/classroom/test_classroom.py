@@ -335,12 +335,13 @@ def without_line(runner):
 
 
 def sampled(exercise):
-    """Two right answers and three mistakes, others at each commit; all of them where SYNTH_ALL_SEEDS is set."""
+    """Some right answers and some mistakes, others at each commit; all of them where SYNTH_ALL_SEEDS is set."""
     if os.environ.get("SYNTH_ALL_SEEDS"):
         return [*exercise.right, *(mistake.answer for mistake in exercise.wrong)]
     draw = random.Random(f"{os.environ.get('SYNTH_SEED') or commit()} {exercise.key}")
-    mistakes = draw.sample(exercise.wrong, 3 if exercise.trials == TRIALS else 1)  # few where it trains
-    return [*draw.sample(exercise.right, 2), *(mistake.answer for mistake in mistakes)]
+    most = 3 if exercise.trials == TRIALS else 1  # one where it trains
+    mistakes, right = draw.sample(exercise.wrong, most), draw.sample(exercise.right, min(most, 2))
+    return [*right, *(mistake.answer for mistake in mistakes)]
 
 
 @functools.cache
@@ -799,6 +800,17 @@ def test_an_answer_that_is_cut_in_two_anywhere_is_not_lost_in_silence(graded):
         told["cells"] += [code("y = 1"), code("\n".join(lines[cut:]))]
         result = graded(told, name="03_random.ipynb")
         assert fuzz_grading.judge(result, COURSE.chapters["03"]) != "silent loss", (cut, result.verdicts)
+
+
+@can_grade
+def test_a_function_that_was_renamed_gets_its_name_back(graded):
+    """In the notebook the check of it says right, and nothing stops there."""
+    told = light("02", {"02.1": f"def my_scores(x, W1, b1, W2, b2):\n    {RIGHT_SCORES}"})
+    told["cells"].append(code('check("02.1", my_scores)'))
+    verdict = graded(told).verdicts["02.1"]
+    assert verdict[0] == "not graded" and verdict[1].startswith("Keep the name linear_scores: your notebook calls")
+    _, text, _ = page_of(dict.fromkeys(COURSE.chapters["02"].points, RIGHT) | {"02.1": verdict})
+    assert "Give 02.1 (title 02.1) the name back that it had" in text and "Restart Kernel" not in text
 
 
 def page_of(verdicts, course=None, **more):
