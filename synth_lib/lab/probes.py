@@ -24,9 +24,9 @@ from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional as F
 
-from synth_lib.lab.train import schedule, write_whole
+from synth_lib.lab.train import schedule, table_parameters, write_whole
 from synth_lib.models import Block
-from synth_lib.scores import FactorizedRandom, Random, make_score
+from synth_lib.scores import make_score
 from synth_lib.shapes import check_whole_number
 from synth_lib.text.corpora import DATA
 
@@ -195,8 +195,9 @@ def train_side_by_side(models, draws, seeds, *, steps, batch=32, learning_rate=0
     """
     stacked, buffers = stack_module_state(models)
     skeleton = copy.deepcopy(models[0]).to("meta")
-    tables = [numbers for name, numbers in stacked.items() if name.split(".")[-1] in ("R", "R1", "R2")]
-    others = [numbers for numbers in stacked.values() if all(numbers is not table for table in tables)]
+    names = table_parameters(models[0])
+    tables = [numbers for name, numbers in stacked.items() if name in names]
+    others = [numbers for name, numbers in stacked.items() if name not in names]
     rates = [(others, learning_rate), (tables, learning_rate * r_factor)]
     groups = [{"params": numbers, "lr": rate, "peak": rate} for numbers, rate in rates if numbers]
     adam = torch.optim.Adam(groups, betas=(0.9, 0.95))
@@ -257,7 +258,7 @@ def distance_to(wanted, score, *, starts=4, steps=150, seed=0, **options):
         torch.manual_seed(seed)
         tokens = torch.randn(1, length, starts * d_head)
         score = make_score(score, starts * d_head, starts, length, **options)
-    peak = 0.15 if isinstance(score, (Random, FactorizedRandom)) else 0.04
+    peak = 0.04 if score.reads_tokens else 0.15
     adam = torch.optim.Adam(score.parameters(), betas=(0.9, 0.95))
     for step in range(steps):
         adam.param_groups[0]["lr"] = peak * schedule(step, steps // 20, steps)

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import platform
+import re
 import signal
 import threading
 import time
@@ -24,7 +25,7 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from synth_lib.models import LanguageModel
-from synth_lib.scores import SCORES, FactorizedRandom, Random
+from synth_lib.scores import SCORES
 from synth_lib.shapes import check_number, check_whole_number
 from synth_lib.text.corpora import CorpusError, evaluation_windows, random_windows, shakespeare
 
@@ -179,15 +180,16 @@ def parameter_groups(model, learning_rate, weight_decay, r_learning_rate_factor=
     - matrices: the weights of linear layers and of S; with weight decay.
     - vectors: biases (those with a head axis too), norms, the logits of a mixture, and the embeddings: a rare
       token gets few gradients, and decay would only shrink it. No weight decay.
-    - R: R, R1 and R2 of the random scores. `r_weight_decay`, and `r_learning_rate_factor` times the learning
+    - R: the tables of scores, such as R, R1 and R2. `r_weight_decay`, and `r_learning_rate_factor` times the learning
       rate. Adam moves a number by about the learning rate a step, however small its gradient. R is a table of
       logits that starts near 0 and must move by several units before its map differs from uniform.
     """
     found = {"matrices": [], "vectors": [], "R": []}
     seen = set()  # a tied parameter belongs to one group
+    tables = {id(table) for table in table_parameters(model).values()}
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
-            if isinstance(module, (Random, FactorizedRandom)):
+            if id(parameter) in tables:
                 group = "R"
             elif parameter.ndim < 2 or "bias" in name or isinstance(module, nn.Embedding):
                 group = "vectors"
@@ -208,6 +210,18 @@ def parameter_groups(model, learning_rate, weight_decay, r_learning_rate_factor=
         for name, parameters in found.items()
         if parameters
     ]
+
+
+def table_parameters(model):
+    """The tables of scores in `model`, {name: parameter}, also those that pruning or a parametrization holds."""
+    tables = {}
+    for prefix, module in model.named_modules():
+        for table in getattr(module, "tables", ()):
+            its_name = re.compile(rf"(parametrizations\.)?{table}(_orig|_g|_v|\..*)?")
+            for name, parameter in module.named_parameters():
+                if its_name.fullmatch(name):
+                    tables[f"{prefix}.{name}" if prefix else name] = parameter
+    return tables
 
 
 def schedule(step, warmup, steps):

@@ -11,7 +11,6 @@ import jupytext
 import pytest
 import torch
 
-from synth_lib import checks
 from synth_lib.checks import check, engine, find
 from synth_lib.checks.compare import difference
 from synth_lib.checks.exercise import TRIALS, Draw, RowsSumTo1, ZeroOutside

@@ -34,7 +34,7 @@ import torch
 from torch.nn import functional as F
 
 from synth_lib.lab import measure
-from synth_lib.lab.bench.forms import SCORES, core_steps, cost, is_compiled, layer_steps
+from synth_lib.lab.bench.forms import all_scores, core_steps, cost, is_compiled, layer_steps
 from synth_lib.lab.train import write_whole
 from synth_lib.models import LanguageModel
 
@@ -237,7 +237,7 @@ def train(bench):
     sizes = bench.sizes["train"]
     tokens = torch.randint(sizes["vocab"], (sizes["batch"], sizes["length"] + 1), device=bench.device)
     steps, counted = {}, {}
-    scores = sorted(SCORES, key=lambda score: is_compiled(score, sizes["length"], bench.device))
+    scores = sorted(all_scores(), key=lambda score: is_compiled(score, sizes["length"], bench.device))
     for score in scores:
         compiled = is_compiled(score, sizes["length"], bench.device)
         ready = partial(count, bench, partial(training_step, bench, score, tokens, **sizes), compiled)
@@ -280,7 +280,7 @@ def decode(bench, rounds=3):
     """
     sizes = bench.sizes["decode"]
     writers, counted, seconds = {}, {}, 0
-    for score in SCORES:
+    for score in all_scores():
         found = bench.attempt(f"decode {score}", partial(writer, bench, score, **sizes), seconds=3)
         if found:
             writers[score], counted[score], one_token = found

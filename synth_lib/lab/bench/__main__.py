@@ -23,7 +23,7 @@ from synth_lib.lab.bench import (
     train,
 )
 from synth_lib.lab.bench.comparison import check
-from synth_lib.lab.bench.forms import SCORES
+from synth_lib.lab.bench.forms import all_scores
 
 
 def main():
@@ -85,7 +85,7 @@ def refuse_wrong_names(bench, suite, only):
         if not only:
             raise ValueError(f"--suite compile needs --only with one of: {'; '.join(known)}.")
     elif suite in ("check", "all"):
-        known = SCORES
+        known = all_scores()
     elif only:
         raise ValueError(f"--only is for the suites check and compile, not for {suite}.")
     for name in only or []:
@@ -106,10 +106,10 @@ def run(bench, suites, only=None):
     for number, suite in enumerate(suites):
         bench.start(suites[number:])
         if suite == "check" and bench.cuda and not only:
-            jobs = [["--suite", "check", "--only", score] for score in SCORES]
+            jobs = [["--suite", "check", "--only", score] for score in all_scores()]
             side_by_side(bench, jobs + (compile_jobs(bench) if ahead else []), bench.seconds_left())
         elif suite == "check":
-            check(bench, only or SCORES)
+            check(bench, only)
         elif suite == "attention":
             attention(bench, compiled_ahead=ahead)
         else:
