@@ -11,6 +11,7 @@ its seed alone: not on the device, and not on the model.
 """
 
 import hashlib
+import json
 import lzma
 from dataclasses import dataclass
 from itertools import compress
@@ -30,11 +31,18 @@ FILES = {
     "shakespeare.test.txt.xz": "cb12c4b69cb9068e6aac609c841263c30e373cc969d069e12c876182ca089ebe",
     "homeassistant.en-de.tsv.xz": "588a40f4be76bc67f56747a124a4dbce507088c44ba3ef1a28d5f7a623b6ad54",
     "homeassistant.en-fr.tsv.xz": "716de68bef6ecb7375174220554b64c60b10c3cc7386260e8017939fe7d199c0",
+    "tatoeba.en-de.tsv.xz": "a6e790c8ff0a7da12c38a0bb7174487dab8e4aca04487da4590de6394ca51829",
+    "tinyshakespeare.txt.xz": "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+    "synthetic_persona_chat.jsonl.xz": "7504a890ab891bef2acd9e4c9a478c1d7fc205bf40962691452773a54715c272",
     "wordnet_gloss8.tsv.xz": "aa0577c043c64168e06bd7a96dda2fa998f5d7da7df11b6d8acda07aef2590ab",
     "grammar_words.tsv": "d3d314fd420b3374732f92aa23a64f8cc700c9015b6de22b4ca80a6ea171bd0e",
 }
 SPLITS = ("train", "valid", "test")
-TRANSLATIONS = {"german": "homeassistant.en-de.tsv.xz", "french": "homeassistant.en-fr.tsv.xz"}
+TRANSLATIONS = {
+    "german": "homeassistant.en-de.tsv.xz",
+    "french": "homeassistant.en-fr.tsv.xz",
+    "tatoeba": "tatoeba.en-de.tsv.xz",
+}
 
 # The label of a gloss is the index of its class here.
 GLOSS_CLASSES = ("animal", "artifact", "body", "food", "location", "person", "plant", "substance")
@@ -44,25 +52,63 @@ class CorpusError(Exception):
     """A file of the corpus is missing or damaged."""
 
 
-def load_text(split, folder=DATA):
-    """The text of one split of Shakespeare: "train", "valid" or "test".
+def load_text(split, folder=DATA, corpus="shakespeare"):
+    """The text of one split, "train", "valid" or "test", of the corpus "shakespeare" or "tinyshakespeare".
+
+    "shakespeare" is split by whole works. Of "tinyshakespeare" the split "test" is the last tenth, on which nanoGPT's
+    published losses are measured (it calls that part validation). Its training text is "train" and then "valid", the
+    last 5 % of it: choose rates on "valid", then train on both, torch.cat([splits["train"], splits["valid"]]), to
+    compare with a published number.
 
     Raises CorpusError if the file is missing, cannot be decompressed, or has another checksum than it should;
-    ValueError for an unknown split.
+    ValueError for an unknown split or corpus.
     """
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {split!r}")
-    return read_file(f"shakespeare.{split}.txt.xz", folder)
+    if corpus == "shakespeare":
+        return read_file(f"shakespeare.{split}.txt.xz", folder)
+    if corpus != "tinyshakespeare":
+        raise ValueError(f"corpus must be 'shakespeare' or 'tinyshakespeare', not {corpus!r}")
+    text = read_file("tinyshakespeare.txt.xz", folder)
+    published = int(0.9 * len(text))
+    bounds = {
+        "train": (0, int(0.95 * published)),
+        "valid": (int(0.95 * published), published),
+        "test": (published, None),
+    }
+    return text[slice(*bounds[split])]
 
 
-def translation_pairs(language="german", folder=DATA):
-    """Short interface texts: {"train": [(English, translation), ...], "valid": ..., "test": ...}.
+def translation_pairs(texts="german", folder=DATA):
+    """Texts and their translations: {"train": [(English, translation), ...], "valid": ..., "test": ...}.
 
-    language is "german" or "french". Raises CorpusError as load_text does, ValueError for another language.
+    texts is "german" or "french", short interface texts, or "tatoeba", everyday sentences in German. Raises
+    CorpusError as load_text does, ValueError for other texts.
     """
-    if language not in TRANSLATIONS:
-        raise ValueError(f"language must be one of {', '.join(TRANSLATIONS)}, not {language!r}")
-    return _table(TRANSLATIONS[language], folder)
+    if texts not in TRANSLATIONS:
+        raise ValueError(f"texts must be one of {', '.join(TRANSLATIONS)}, not {texts!r}")
+    return _table(TRANSLATIONS[texts], folder)
+
+
+@dataclass
+class Dialogue:
+    """Two speakers who take turns; personas holds the sentences about each of them, the one who begins first."""
+
+    personas: list
+    turns: list
+
+
+def dialogues(folder=DATA):
+    """Chats of two people with a persona each: {"train": [Dialogue, ...], "valid": ..., "test": ...}.
+
+    No persona of the split "test" is in another one; "valid" was taken from the training dialogues and shares some of
+    their personas. Raises CorpusError as load_text does.
+    """
+    splits = {split: [] for split in SPLITS}
+    for line in read_file("synthetic_persona_chat.jsonl.xz", folder).splitlines():
+        record = json.loads(line)
+        splits[record.pop("split")].append(Dialogue(**record))
+    return splits
 
 
 def glosses(folder=DATA):
@@ -176,18 +222,18 @@ def _length(example):
     return 1 + max(len(tokens), len(target)) if isinstance(target, torch.Tensor) else len(tokens)
 
 
-def translation(language="german", vocab=4000, max_length=None, folder=DATA):
-    """The interface texts as a Corpus of (English tokens, German or French tokens), without special tokens.
+def translation(texts="german", vocab=4000, max_length=None, folder=DATA):
+    """Texts of translation_pairs as a Corpus of (English tokens, German or French tokens), without special tokens.
 
     vocab is the size of the one vocabulary of both languages: byte-pairs of the training split, and four special
     tokens. max_length=None keeps every pair; a number drops longer ones (see Corpus; translation_batch adds one
     special token to each side, which counts).
 
-    Raises CorpusError, and ValueError for another language or too small a vocab or max_length.
+    Raises CorpusError, and ValueError for other texts or too small a vocab or max_length.
     """
-    texts = translation_pairs(language, folder)
-    tokenizer = _byte_pairs((text for pair in texts["train"] for text in pair), vocab)
-    return make_corpus(tokenizer, texts, lambda pair: tuple(map(tokenizer.encode, pair)), max_length)
+    pairs = translation_pairs(texts, folder)
+    tokenizer = _byte_pairs((text for pair in pairs["train"] for text in pair), vocab)
+    return make_corpus(tokenizer, pairs, lambda pair: tuple(map(tokenizer.encode, pair)), max_length)
 
 
 def classification(vocab=4000, max_length=None, folder=DATA):
@@ -270,15 +316,17 @@ def classification_batch(examples, tokenizer, length=None):
     return tokens, lengths, torch.tensor([label for _, label in examples], dtype=torch.int64)
 
 
-def shakespeare(tokens="characters", vocab=1024, folder=DATA):
+def shakespeare(tokens="characters", vocab=1024, corpus="shakespeare", folder=DATA):
     """Shakespeare as tokens: (tokenizer, {"train": tokens, "valid": tokens, "test": tokens}), int64 "length".
 
     tokens is "characters" (the vocabulary is that of the text, `vocab` is not used) or "byte_pairs" (`vocab`
-    tokens). The tokenizer sees the training split alone.
+    tokens). The tokenizer sees the training split alone. corpus is "shakespeare", all plays split by works, or
+    "tinyshakespeare", the one file that is used most for small models; load_text says which of its splits published
+    numbers are about.
 
-    Raises CorpusError, and ValueError for an unknown kind of tokens.
+    Raises CorpusError, and ValueError for an unknown kind of tokens or corpus.
     """
-    texts = {split: load_text(split, folder) for split in SPLITS}
+    texts = {split: load_text(split, folder, corpus) for split in SPLITS}
     if tokens == "characters":
         tokenizer = CharacterTokenizer(texts["train"])
     elif tokens == "byte_pairs":
