@@ -15,7 +15,6 @@ from synth_lib.lab.bench.report import print_tables
 from synth_lib.lab.probes import STUDIES, run_study
 from synth_lib.lab.runner import run_suite
 from synth_lib.lab.suites import SUITES, suite
-from synth_lib.lab.tasks import CORPORA
 from synth_lib.lab.train import SIZES, Settings, parameter_groups, train_language_model
 from synth_lib.models import LanguageModel
 from synth_lib.scores import SCORES
@@ -73,7 +72,7 @@ TRAIN_OPTIONS = {
         for setting in fields(Settings)
     },
     "the text and the run": {
-        "corpus": (CORPORA[0], f"the text: {' or '.join(CORPORA)}"),
+        "corpus": ("shakespeare", "the text: shakespeare, or tinyshakespeare, the one file of many small models"),
         "tokens": ("characters", "characters or byte_pairs"),
         "vocab": (1024, "number of tokens, at least 256; for byte_pairs alone"),
         "windows": (64, "windows (pieces of text) of each evaluation"),
@@ -153,8 +152,6 @@ def _train(given):
     options = defaults | {"no_bias": False, "resume": False, "quiet": False} | given
     if options["tokens"] == "characters" and "vocab" in given:
         raise ValueError("--vocab is for --tokens byte_pairs alone: the characters are those of the text")
-    if options["corpus"] not in CORPORA:
-        raise ValueError(f"corpus must be one of {', '.join(CORPORA)}, not {options['corpus']!r}")
     settings = Settings(**{setting.name: given[setting.name] for setting in fields(Settings) if setting.name in given})
     sizes = {name: options[name] for name in SIZES} | ({"bias": False} if options["no_bias"] else {})
     if "," in sizes["score"]:
@@ -165,9 +162,7 @@ def _train(given):
         if name in given and 2.0 not in rates:
             raise ValueError(f"--{name} is for scores with a learned table, which {options['score']} has not")
     folder = Path(options["folder"])
-    tokenizer, splits = getattr(corpora, options["corpus"])(
-        options["tokens"], **({"vocab": options["vocab"]} if options["tokens"] == "byte_pairs" else {})
-    )
+    tokenizer, splits = corpora.shakespeare(options["tokens"], options["vocab"], options["corpus"])
     try:
         model, record = train_language_model(
             sizes, settings, tokenizer, splits, text=options["corpus"], windows=options["windows"],

@@ -34,15 +34,17 @@ def make_task(name, device, **options):
 
 
 class LanguageModelTask:
-    """The next token of a text. corpus: the name of a function of `corpora` that returns (tokenizer, splits)."""
+    """The next token of a text. corpus: as for `corpora.shakespeare`. train_on: "train", or "train and valid" for what
+    is chosen already and told from the split test alone."""
 
     unit, count, loss = "nats per token", None, staticmethod(next_token_loss)
 
-    def __init__(self, device, windows, length, tokens="characters", corpus="shakespeare"):
-        if corpus not in CORPORA:
-            raise ValueError(f"corpus must be one of {', '.join(CORPORA)}, not {corpus!r}")
-        self.tokenizer, splits = getattr(corpora, corpus)(tokens)
-        self.length, self.text = length, splits["train"].to(device)
+    def __init__(self, device, windows, length, tokens="characters", corpus="shakespeare", train_on="train"):
+        if train_on not in ("train", "train and valid"):
+            raise ValueError(f"train_on must be 'train' or 'train and valid', not {train_on!r}")
+        self.tokenizer, splits = corpora.shakespeare(tokens, corpus=corpus)
+        self.length = length
+        self.text = torch.cat([splits[split] for split in train_on.split(" and ")]).to(device)
         self.windows = {
             split: [part.to(device) for part in corpora.evaluation_windows(splits[split], length, windows)]
             for split in ("valid", "test")
@@ -73,9 +75,6 @@ class LanguageModelTask:
         return {"self": [histogram(_last_rows(layer)) for layer in maps]}, {
             "tokens": names, "first layer": as_permille(first), "last layer": as_permille(final),
         }  # fmt: skip
-
-
-CORPORA = [name for name in ("shakespeare", "tinyshakespeare") if hasattr(corpora, name)]
 
 
 class TranslationTask:
