@@ -2,7 +2,7 @@
 
 On a CPU some kernels are not chosen, since they are not faster there, and FlexAttention does not train. All are tested
 here nevertheless: the layer is told its kernel, and in the place of FlexAttention stands what it computes. The same
-comparison on a GPU, with the kernels: python -m synth_lib.lab bench --suite check --device cuda
+comparison on a GPU, with the kernels: python -m synth_lib.lab bench check --device cuda
 """
 
 import warnings

@@ -7,7 +7,7 @@ from torch.nn.utils import parametrize, prune
 
 from synth_lib import attention, fast, scores
 from synth_lib.attention import Attention, Cache, CrossAttention
-from synth_lib.lab import probes, suites
+from synth_lib.lab import probes, suites, tasks
 from synth_lib.lab.bench import forms
 from synth_lib.lab.train import parameter_groups, table_parameters
 from synth_lib.models import LanguageModel
@@ -257,7 +257,7 @@ def test_a_new_s_runs_in_a_suite_in_probes_and_in_the_benchmark(toeplitz, monkey
     monkeypatch.setitem(suites.VARIANTS, "Toeplitz", "toeplitz")
     tiny = suites.suite("tiny")
     run = {"question": "order", "task": "language model", "variant": "Toeplitz", "seed": 0, "model": {}, "settings": {}}
-    result = suites.do(run, tiny.tasks["language model"], torch.device("cpu"))
+    result = tasks.run_experiment(run, tiny.tasks["language model"], torch.device("cpu"))
     assert result["status"] == "finished" and result["parameters_of_S"] == 2 * 4 * (2 * 32 - 1)
     groups = parameter_groups(LanguageModel(11, 16, 2, 1, 8, "toeplitz"), 1e-3, 0.1, 10.0)
     (tables,) = (group for group in groups if group["name"] == "R")

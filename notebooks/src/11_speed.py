@@ -1499,7 +1499,7 @@ for name in names:
 #   look-up, and it lets bytes hide behind operations. You saw each of these cost or save time. It is a bound,
 #   and a good first guess for long inputs made of large products.
 # - **One card, one day.** Another card has another balance, and another version of torch other kernels.
-#   Measure again: `python -m synth_lib.lab.bench --suite attention --device cuda --minutes 4`.
+#   Measure again: `python -m synth_lib.lab bench attention --device cuda --minutes 4`.
 # - **Faster is not better.** Nothing here says which S learns more. That is chapters
 #   [08](08_what_each_score_can_do.ipynb) and [13](13_train_on_gpu.ipynb).
 #
