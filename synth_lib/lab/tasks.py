@@ -10,7 +10,6 @@ from statistics import mean
 import torch
 from torch.nn import functional as F
 
-from synth_lib import fast
 from synth_lib.attention import Attention
 from synth_lib.lab.suites import WITH_MAPS, settings_of
 from synth_lib.lab.train import autocast_on, evaluating, mean_loss, next_token_loss, train

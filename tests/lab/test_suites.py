@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from synth_lib.lab import runner, suites, tasks
+from synth_lib.lab import suites, tasks
 from synth_lib.lab.__main__ import main
 from synth_lib.lab.runner import run_suite
 from synth_lib.lab.suites import settings_of, suite, title
-from synth_lib.lab.tasks import make_task, run_experiment
+from synth_lib.lab.tasks import make_task
 from synth_lib.models import Classifier, EncoderDecoder, LanguageModel
 
 ROOT = Path(__file__).resolve().parents[2]
