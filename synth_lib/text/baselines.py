@@ -20,9 +20,9 @@ def copy_nearest(train, sources):
 
     vectorizer = TfidfVectorizer(ngram_range=(1, 2), token_pattern=r"\w+|[^\w\s]", sublinear_tf=True)
     known = vectorizer.fit_transform(source for source, _ in train)
-    similarity = vectorizer.transform(sources) @ known.T
-    nearest = similarity.toarray().argmax(axis=1)
-    return [train[row][1] for row in nearest]
+    queries = vectorizer.transform(sources)
+    chunks = (queries[start : start + 256] @ known.T for start in range(0, len(sources), 256))
+    return [train[row][1] for similarity in chunks for row in similarity.argmax(axis=1).flat]
 
 
 def bleu(translations, references):
