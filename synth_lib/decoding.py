@@ -108,21 +108,21 @@ def beam_search(step, batch, *, start, end, count, beam, length_penalty):
         candidates = (total[:, :, None] + log_probability.view(batch, beam, vocab)).flatten(1)
         # At most `beam` of the best 2 * beam candidates can be an end: enough are left to go on.
         scores, chosen = candidates.topk(min(2 * beam, candidates.shape[1]), dim=1)
-        kept = torch.zeros(batch, beam, dtype=torch.int64)
+        unfinished = torch.zeros(batch, beam, dtype=torch.int64)
         for row, (row_scores, row_candidates) in enumerate(zip(scores.tolist(), chosen.tolist(), strict=True)):
-            unfinished = 0
+            beams = 0
             for score, candidate in zip(row_scores, row_candidates, strict=True):
                 parent, token = divmod(candidate, vocab)
                 if token == end and running[row]:
                     score = score / length_factor(length, length_penalty)
                     if score > best_finished[row][0]:
                         best_finished[row] = (score, written[row, parent].tolist())
-                elif token != end and unfinished < beam:
-                    kept[row, unfinished], total[row, unfinished] = candidate, score
-                    unfinished += 1
+                elif token != end and beams < beam:
+                    unfinished[row, beams], total[row, beams] = candidate, score
+                    beams += 1
             best_possible = total[row].max().item() / length_factor(count, length_penalty)
             running[row] = running[row] and best_possible > best_finished[row][0]
-        parent, token = kept // vocab, kept % vocab
+        parent, token = unfinished // vocab, unfinished % vocab
         written = torch.cat([written.gather(1, parent[:, :, None].expand_as(written)), token[:, :, None]], dim=2)
         if not any(running):
             break

@@ -515,9 +515,9 @@ def _factor_pair(max_length, a, b):
             check_whole_number(name, value)
     proposal = f"a = {best} and b = {max_length // best} would"
     if a is None or b is None:  # one is given, the other follows if it can
-        name, given = ("a", a) if b is None else ("b", b)
-        if max_length % given:
-            raise ValueError(f"{name} = {given} does not divide max_length = {max_length}; {proposal}")
+        name, size = ("a", a) if b is None else ("b", b)
+        if max_length % size:
+            raise ValueError(f"{name} = {size} does not divide max_length = {max_length}; {proposal}")
         return (a, max_length // a) if b is None else (max_length // b, b)
     if a * b != max_length:
         raise ValueError(
