@@ -38,7 +38,7 @@ notebooks: $(STAMP)
 	@$(PYTHON) tools/build_notebooks.py $(if $(ALL),--all)
 
 bench: $(STAMP)
-	@$(PYTHON) -m synth_lib.lab.bench --suite attention --device cpu --minutes 5
+	@$(PYTHON) -m synth_lib.lab bench attention --device cpu --minutes 5
 
 assignment: given-CHAPTERS given-OUT $(STAMP)
 	@$(PYTHON) tools/classroom/assignment.py --chapters "$(CHAPTERS)" --out "$(OUT)" $(if $(REPO),--repo "$(REPO)") $(if $(REF),--ref "$(REF)") $(if $(NBGRADER),--nbgrader)

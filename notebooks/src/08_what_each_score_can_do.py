@@ -14,7 +14,6 @@
 # 2005.00743](https://arxiv.org/abs/2005.00743). Equation numbers are those of its version 1.
 
 # %%
-import json
 from functools import partial
 
 import matplotlib.pyplot as plt
@@ -23,10 +22,12 @@ from einops import einsum
 from torch import nn
 
 from synth_lib import plots
-from synth_lib.lab import probes
 from synth_lib.attention import Attention
 from synth_lib.checks import check
+from synth_lib.lab import probes
+from synth_lib.lab.runner import read_record
 from synth_lib.shapes import Axes
+from synth_lib.text.corpora import DATA
 
 # %% [markdown]
 # ## The question
@@ -788,13 +789,14 @@ print("right answers:", (answers == right).float().mean().item())
 #
 # Does training find such a way? Now with whole blocks, as in [chapter 07](07_whole_models.ipynb): attention,
 # mlp, and *residual connections*, which means that each part adds to what is there. `d_model` is 64. These
-# trainings take too long for a notebook. The command `python -m synth_lib.lab.probes --study depth` made them,
+# trainings take too long for a notebook. The command `python -m synth_lib.lab probes depth` made them,
 # and its records are in `data/results`.
 
 # %%
 def recorded(study):
     """The records of a study: a list of dictionaries, one for each kind of model."""
-    return json.loads((probes.RESULTS / f"probes_{study}.json").read_text())
+    _, runs = read_record(DATA / "results" / f"probes_{study}.jsonl")
+    return runs
 
 
 depth = recorded("depth")

@@ -2,7 +2,8 @@
 
     exercise    what an exercise is made of: inputs, right answers, known mistakes
     bank        the exercises, one file a chapter
-    engine      runs an answer and finds the verdict
+    engine      finds the verdict
+    runner      runs an answer once, and says what came of it
     compare     whether two results are the same
     guard       a time limit for an answer, and nothing of it left behind
 """

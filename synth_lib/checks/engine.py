@@ -12,23 +12,24 @@ under guard.py: it is stopped after SECONDS, and what it does to the settings of
 
 import functools
 import importlib
-import inspect
 import os
 import pkgutil
 import sys
+import threading
 import time
-import traceback
 from dataclasses import dataclass, field
 
 import torch
 
 from synth_lib.checks import bank, guard
-from synth_lib.checks.compare import bracketed, copy_of, differ, difference, first_index, kind_of, same_kind
+from synth_lib.checks.compare import bracketed, differ, difference, first_index, plain_copy, same_kind
 from synth_lib.checks.exercise import Draw
+from synth_lib.checks.runner import in_this_process
 
 SECONDS = 8  # for all that an answer computes in one check
-ALL_SECONDS = 10  # with the search for the known mistake
+SEARCH = 1.25  # times as long it may take with the search for the known mistake
 PRINTED = 2000  # characters of the answer's own print that a check lets through
+LOCK = threading.RLock()  # an answer prints, warns and sets torch for the whole process: one at a time
 
 
 @dataclass(frozen=True)
@@ -51,14 +52,17 @@ class Verdict:
         return f"Exercise {self.key}: {self.message}" + (f"\n\n{self.shown}" if self.shown else "")
 
 
-def check(key, answer):
+def check(key, answer, *, seed=0, seconds=SECONDS):
     """Check the reader's `answer` to the exercise `key`. -> Verdict
+
+    Args:
+        seed: the inputs are drawn from it. seconds: for all that the answer computes.
 
     Raises:
         ValueError: there is no such exercise.
         AssertionError: the answer is not right, and nbgrader is marking (it sets NBGRADER_EXECUTION).
     """
-    verdict = _judge(find(key), answer, PRINTED)
+    verdict = _check(find(key), answer, PRINTED, seed, seconds)
     if "NBGRADER_EXECUTION" in os.environ and verdict.status != "right":
         raise AssertionError(repr(verdict))
     return verdict
@@ -86,28 +90,29 @@ class Progress:
         for chapter in sorted({verdict.key.split(".")[0] for verdict in self.verdicts}):
             own = [verdict for verdict in self.verdicts if verdict.key.split(".")[0] == chapter]
             left = [verdict for verdict in own if verdict.status != "right"]
-            told = ", ".join(f"{verdict.key} ({LEFT[verdict.status]})" for verdict in left)
+            names = ", ".join(f"{verdict.key} ({LEFT[verdict.status]})" for verdict in left)
             right = f"{len(own) - len(left)} of {len(own)} exercises are right"
-            lines.append(f"Chapter {chapter}: {right}." + (f" Left: {told}." if left else ""))
+            lines.append(f"Chapter {chapter}: {right}." + (f" Left: {names}." if left else ""))
         return "\n".join(lines)
 
 
 LEFT = {"wrong": "not right yet", "not answered": "not answered yet", "missing": "its cell has not run"}
 
 
-def progress(notebook=None):
+def progress(notebook=None, *, seconds=SECONDS):
     """How many exercises of a chapter are right, and which are left. -> Progress
 
     The functions are found by their names, and each is checked now. Of `notebook` it reads nothing else.
 
     Args:
         notebook: a dict of names or a module; default: the notebook that asks.
+        seconds: for all that one answer computes.
     """
     if notebook is None:
         notebook = _this_notebook()
     names = notebook if isinstance(notebook, dict) else vars(notebook)
     verdicts = [
-        _judge(exercise, names[exercise.name], printed=0)
+        _check(exercise, names[exercise.name], printed=0, seconds=seconds)
         if exercise.name in names
         else Verdict(exercise.key, "missing", "Its cell has not run.")
         for chapter in _chapters_in(names)
@@ -119,12 +124,12 @@ def progress(notebook=None):
 def _chapters_in(names):
     """The exercises of each chapter that `names` holds. Two chapters may share a name: it counts for the fuller one."""
     listed = [importlib.import_module(module.name).EXERCISES for module in _exercise_modules()]
-    found = [{one.name for one in chapter if callable(names.get(one.name))} for chapter in listed]
+    defined = [{one.name for one in chapter if callable(names.get(one.name))} for chapter in listed]
     held, claimed = [], set()
-    for number in sorted(range(len(listed)), key=lambda number: -len(found[number])):
-        if found[number] - claimed:
+    for number in sorted(range(len(listed)), key=lambda number: -len(defined[number])):
+        if defined[number] - claimed:
             held.append(number)
-            claimed |= found[number]
+            claimed |= defined[number]
     return [listed[number] for number in sorted(held)]
 
 
@@ -138,14 +143,26 @@ def _this_notebook():
     return shell.user_ns if shell else vars(sys.modules["__main__"])
 
 
-def _judge(exercise, answer, printed):
-    device = torch.get_default_device()
-    # The inputs are on the CPU, whatever default the notebook has set, and its random state stays as it is.
-    with torch.device("cpu"), torch.random.fork_rng(devices=[]):
-        verdict = _verdict(exercise, answer, guard.Printed(sys.stdout, printed))
-    if torch.get_default_device() != device:
-        torch.set_default_device(device)
-    return verdict
+def _check(exercise, answer, printed, seed=0, seconds=SECONDS):
+    with LOCK:
+        return judge(exercise, in_this_process(answer, sys.stdout, printed), seed=seed, seconds=seconds, most=printed)
+
+
+def judge(exercise, runner, *, seed, seconds, most=PRINTED):
+    """The verdict on an answer that `runner` runs, here or elsewhere. -> Verdict
+
+    Args:
+        runner: takes (run, arguments, seed, forbidden, seconds) and gives an Outcome of runner.py.
+        most: how many characters of what the answer prints it lets through.
+    """
+    with guard.on_the_cpu():
+        call = _Answer(exercise, runner, seconds)
+        try:
+            status, message = _judged(exercise, call, seed)
+        except _Stop as stop:
+            status, message = stop.args
+        message += _beside(call.outcomes, most)
+        return Verdict(exercise.key, status, message, _side_by_side(exercise, call) if status == "wrong" else "")
 
 
 class _Stop(Exception):
@@ -153,79 +170,62 @@ class _Stop(Exception):
 
 
 class _Answer:
-    """The reader's answer, called under guard; SECONDS for all calls together."""
+    """The reader's answer: its results for some arguments. `seconds` are for all calls together."""
 
-    def __init__(self, exercise, answer, printed):
-        self.exercise, self.answer, self.printed = exercise, answer, printed
-        self.started, self.seconds, self.warned = time.monotonic(), 0.0, []
+    def __init__(self, exercise, runner, seconds):
+        self.exercise, self.runner, self.seconds = exercise, runner, seconds
+        self.started, self.used, self.outcomes = time.monotonic(), 0.0, []
 
     def __call__(self, arguments, seed=0):
-        """A copy of the result. Raises _Stop if the code stops, hangs, or changes what it should not."""
-        given, began = copy_of(arguments), time.monotonic()
-        run, answer = self.exercise.run, self.answer
-        try:
-            with (
-                guard.unchanged_torch(seed) as changed,
-                guard.printing_to(self.printed),
-                guard.warnings_to(self.warned),
-                guard.calls_of(self.exercise.forbidden) as called,
-            ):
-                result = guard.within(max(SECONDS - self.seconds, 0.1), lambda: copy_of(run(answer, **given)))
-        except KeyboardInterrupt:  # the reader's own
-            raise
-        except guard.TimeUp as error:
-            raise _Stop("wrong", f"{_endless(answer, error)}{_sizes(arguments)}") from None
-        except BaseException as error:  # the reader's code may raise anything
-            if isinstance(error, NotImplementedError) and not error.args:  # the blank; torch's own have a message
-                told = "Not answered yet: the line raise NotImplementedError is reached."
-                raise _Stop("not answered", told) from None
-            told = f"Your code stops{_line_of(answer, error)} {_says(error)}"
-            known = next((mistake for mistake in self.exercise.wrong if _raises(mistake, error)), None)
-            known = f" {_known_mistake(known)}" if known else ""
-            raise _Stop("wrong", f"{told}{_sizes(arguments)}{known}") from None
-        finally:
-            self.seconds += time.monotonic() - began
-            self.printed.over = True
-        if called:
-            names = " and ".join(thing.__name__ for thing in called)
-            told = f"Your code calls the library's {names}, which does the exercise for you. Work it out yourself."
-            raise _Stop("wrong", told)
-        if changed:
-            told = f"Your code changes {' and '.join(changed)}, for the whole notebook. Leave it as it was."
-            raise _Stop("wrong", told)
-        if difference(given, arguments):
-            raise _Stop("wrong", "Your code changes one of its inputs. Make a new tensor instead.")
-        return result
+        """Raises _Stop if the code stops, hangs, or changes what it should not."""
+        began, left = time.monotonic(), self.seconds - self.used
+        outcome = self.runner(self.exercise.run, arguments, seed, self.exercise.forbidden, left)
+        self.used += time.monotonic() - began
+        self.outcomes.append(outcome)
+        if outcome.end != "result":
+            raise _Stop("not answered" if outcome.end == "blank" else "wrong", self.message_of(outcome, arguments))
+        return outcome.result
+
+    def message_of(self, outcome, arguments):
+        """What to say of a call without a result."""
+        names, line = " and ".join(outcome.names), f' at "{outcome.line}"' if outcome.line else ""
+        match outcome.end:
+            case "no function":
+                return f"Pass the function itself, without brackets; this is {outcome.text}."
+            case "arguments":
+                return f"Keep the arguments as they were, with their names: {', '.join(arguments)}."
+            case "blank":
+                return "Not answered yet: the line raise NotImplementedError is reached."
+            case "library":
+                return f"Your code calls the library's {names}, which does the exercise for you. Work it out yourself."
+            case "settings":
+                return f"Your code changes {names}, for the whole notebook. Leave it as it was."
+            case "inputs":
+                return "Your code changes one of its inputs. Make a new tensor instead."
+            case "busy":
+                message = f"The check has not come to an end after {self.seconds} seconds."
+                return f"{message} Is the machine busy? Run it again.{_sizes(arguments)}"
+            case "time":
+                message = f"Your code has not come to an end after {self.seconds} seconds, and was stopped{line}."
+                message += " Does every loop end? A while needs something that changes in each round."
+                return f"{message}{_sizes(arguments)}"
+        known = next((mistake for mistake in self.exercise.wrong if _raises(mistake, outcome)), None)
+        known = f" {_sentence([known.diagnosis], [known.section])}" if known else ""
+        return f"Your code stops{line} {_with(outcome.text)}{_sizes(arguments)}{known}"
 
 
-def _verdict(exercise, answer, printed):
-    if not callable(answer):
-        return Verdict(exercise.key, "wrong", f"Pass the function itself, without brackets; this is {kind_of(answer)}.")
-    if not _takes(answer, names := exercise.inputs(Draw(0))):
-        told = f"Keep the arguments as they were, with their names: {', '.join(names)}."
-        return Verdict(exercise.key, "wrong", told)
-    call = _Answer(exercise, answer, printed)
-    try:
-        status, message = _found(exercise, call)
-    except _Stop as stop:
-        status, message = stop.args
-    message += _also(printed, call.warned)
-    return Verdict(exercise.key, status, message, _side_by_side(exercise, call) if status == "wrong" else "")
-
-
-def _also(printed, warned):
+def _beside(outcomes, most):
     """What an answer does beside its task: it prints, or something warns."""
-    told = ""
-    if printed.first > printed.most:
-        told += f" It also prints {printed.count} characters; the first {printed.most} are shown."
-    elif printed.count > printed.first:
-        told += " It also prints. A check calls it several times; you see what the first call printed."
-        told += " Take that out when you no longer need it."
-    elif printed.count:
-        told += " It also prints; take that out when you no longer need it."
-    if warned:
-        told += f' A warning came with it: "{_first_line(warned[0])}"'
-    return told
+    message, first, count = "", outcomes[0].printed, sum(outcome.printed for outcome in outcomes)
+    if first > most:
+        message += f" It also prints {count} characters; the first {most} are shown."
+    elif count > first:
+        message += " It also prints. A check calls it several times; you see what the first call printed."
+        message += " Take that out when you no longer need it."
+    elif count:
+        message += " It also prints; take that out when you no longer need it."
+    warning = next((outcome.warning for outcome in outcomes if outcome.warning), "")
+    return message + (f' A warning came with it: "{_first_line(warning)}"' if warning else "")
 
 
 def _first_line(text):
@@ -233,34 +233,29 @@ def _first_line(text):
     return line if len(line) <= 200 else line[:200] + " ..."
 
 
-def _found(exercise, call):
+def _judged(exercise, call, seed):
     """Status and message of an answer that runs."""
-    trials = range(exercise.trials)
-    results = [call(exercise.inputs(Draw(trial)), seed=trial) for trial in trials]
-    expected = [_known(exercise.right[0], exercise, trial, Draw) for trial in trials]
-    comparable = all(map(same_kind, results, expected))  # no generator is equal to the next one: its kind is told
-    if (
-        comparable
-        and call.seconds < SECONDS / 4
-        and differ(call(exercise.inputs(Draw(0)), seed=exercise.trials), results[0])
-    ):
-        told = "Your code gives another result when it is called again with the same inputs."
-        return "wrong", f"{told} It keeps something from call to call, or draws random numbers."
+    seeds = range(seed, seed + exercise.trials)
+    results = [call(exercise.inputs(Draw(one)), seed=one) for one in seeds]
+    expected = [_known(exercise.right[0], exercise, one) for one in seeds]
+    comparable = all(map(same_kind, results, expected))  # of another kind: that is said first
+    if comparable and call.used < call.seconds / 4:
+        again = call(exercise.inputs(Draw(seed)), seed=seed + exercise.trials)
+        if differ(again, results[0]):
+            message = "Your code gives another result when it is called again with the same inputs."
+            return "wrong", f"{message} It keeps something from call to call, or draws random numbers."
     problems = [difference(*pair, exercise.returns) for pair in zip(results, expected, strict=True)]
     if not any(problems):
         return "right", "Right."
-    for mistake in exercise.wrong:
-        if time.monotonic() - call.started > ALL_SECONDS:
-            break
-        if all(_matches(mistake, exercise, trial, result) for trial, result in enumerate(results)):
-            return "wrong", _known_mistake(mistake)
+    if sentence := _known_mistake(exercise, call, seeds, results, expected if comparable else None):
+        return "wrong", sentence
     trial, problem = next((trial, problem) for trial, problem in enumerate(problems) if problem)
-    arguments, result = exercise.inputs(Draw(trial)), results[trial]
-    told = _fact(exercise, call, arguments, result, expected[trial]) or problem
+    arguments, result = exercise.inputs(Draw(seeds[trial])), results[trial]
+    message = _fact(exercise, call, arguments, result, expected[trial]) or problem
     fixed = comparable and not any(differ(result, results[0]) for result in results[1:])
     if fixed and any(differ(right, expected[0]) for right in expected[1:]):
-        told = f"{told} It gives the same for other inputs: do you use the arguments, and nothing from outside?"
-    return "wrong", f"Not yet: {told}{_sizes(arguments)}"
+        message = f"{message} It gives the same for other inputs: do you use the arguments, and nothing from outside?"
+    return "wrong", f"Not yet: {message}{_sizes(arguments)}"
 
 
 def _fact(exercise, call, arguments, result, expected):
@@ -272,50 +267,46 @@ def _fact(exercise, call, arguments, result, expected):
         odd = ~result.isfinite() & expected.isfinite()
         if odd.any():
             what = "NaN" if result[first_index(odd)].isnan() else "infinite"
-            told = f"{int(odd.sum())} of {odd.numel()} values are NaN or infinite"
-            return f"{told}, the first, {what}, at {list(first_index(odd))}{bracketed(exercise.returns)}."
-    for property_ in exercise.holds:
+            count = f"{int(odd.sum())} of {odd.numel()} values are NaN or infinite"
+            return f"{count}, the first, {what}, at {list(first_index(odd))}{bracketed(exercise.returns)}."
+    for property_ in exercise.properties:
         try:
-            told = property_.broken(call, arguments, result, expected)
+            broken = property_.broken(call, arguments, result, expected)
         except _Stop:  # on changed inputs the code may do what it did not do before
             continue
-        if told:
+        if broken:
             problem = difference(result, expected, exercise.returns)
-            return f"{told} {problem[0].upper()}{problem[1:]}"
+            return f"{broken} {problem[0].upper()}{problem[1:]}"
     return None
 
 
 def _side_by_side(exercise, call):
     """For the small input of the exercise: the result and the expected one, row by row; "" if there is none."""
-    if exercise.shows is None:
+    if exercise.example is None:
         return ""
-    arguments = exercise.shows()
+    arguments = exercise.example()
     try:
         result = call(arguments)
     except _Stop:
         return ""
-    expected = exercise.run(exercise.right[0], **exercise.shows())
+    expected = exercise.run(exercise.right[0], **exercise.example())
     if not isinstance(result, torch.Tensor) or result.numel() > 100 or difference(result, expected) is None:
         return ""
     yours, wanted = _rows(result), _rows(expected)
     yours += [""] * (len(wanted) - len(yours))
     wanted += [""] * (len(yours) - len(wanted))
     width = max(map(len, ["yours", *yours]))
-    told = ", ".join(f"{name} {_numbers(value)}" for name, value in arguments.items())
+    inputs = ", ".join(f"{name} {_numbers(value)}" for name, value in arguments.items())
     lines = [f"{left:<{width}}   {right}".rstrip() for left, right in zip(yours, wanted, strict=True)]
-    return "\n".join([f"A small example: {told}", f"{'yours':<{width}}   expected", *lines])
+    return "\n".join([f"A small example: {inputs}", f"{'yours':<{width}}   expected", *lines])
 
 
 def _rows(tensor):
-    """One line for each row: its place, and its numbers."""
+    """One line for each row: its index, and its numbers."""
     if tensor.dim() < 2:
         return [_numbers(tensor)]
-    places = [list(place) for place in _places(tensor.shape[:-1])]
-    return [f"{place} {_numbers(tensor[tuple(place)])}" for place in places]
-
-
-def _places(shape):
-    return torch.ones(shape).nonzero().tolist()
+    indices = torch.ones(tensor.shape[:-1]).nonzero().tolist()
+    return [f"{index} {_numbers(tensor[tuple(index)])}" for index in indices]
 
 
 def _numbers(value):
@@ -346,72 +337,74 @@ def find(key):
     raise ValueError(f'there is no exercise "{key}"; chapter {chapter} has {known}')
 
 
-def _matches(mistake, exercise, trial, result):
-    """Whether this mistake, run on the same inputs, gives exactly the reader's result."""
-    try:
-        mistaken = _known(mistake.answer, exercise, trial, Draw)
-    except Exception:  # a mistake may break where the reader's code does not: then it is another one
-        return False
-    return difference(result, mistaken) is None
+def _known_mistake(exercise, call, seeds, results, expected):
+    """What to say of results that a known mistake gives, in whole or part by part; None if there is none in time."""
+
+    def is_known(mistake, part=None):
+        """Whether this mistake, run on the same inputs, gives exactly the reader's results, or this part of each."""
+        if time.monotonic() - call.started > SEARCH * call.seconds:
+            return False
+        try:
+            wrong = [_known(mistake.answer, exercise, seed) for seed in seeds]
+        except Exception:  # a mistake may break where the reader's code does not: then it is another one
+            return False
+        return not any(difference(*pair) for pair in _pairs(results, wrong, part))
+
+    for mistake in exercise.wrong:
+        if not mistake.by_part and is_known(mistake):
+            return _sentence([mistake.diagnosis], [mistake.section])
+    by_part = [mistake for mistake in exercise.wrong if mistake.by_part]
+    if not by_part or expected is None:
+        return None
+    parts = {}  # of each mistake: the parts of the result that it spoils
+    for part, name in enumerate(exercise.returns.split(", ")):
+        if any(difference(*pair) for pair in _pairs(results, expected, part)):
+            mistake = next((mistake for mistake in by_part if is_known(mistake, part)), None)
+            parts.setdefault(mistake, []).append(f"in the {name.replace('_', '-')}")
+    others = parts.pop(None, [])
+    if not parts:
+        return None
+    diagnoses = [f"{' and '.join(names)}, {mistake.diagnosis}" for mistake, names in parts.items()]
+    return _sentence(
+        diagnoses + [f"{name}, something else is not right." for name in others],
+        [mistake.section for mistake in parts],
+    )
 
 
-def _known_mistake(mistake):
-    return f'This looks like a known mistake: {mistake.says} Read again: "{mistake.reread}".'
+def _pairs(results, others, part):
+    pairs = zip(results, others, strict=True)
+    return pairs if part is None else ((result[part], other[part]) for result, other in pairs)
 
 
-def _raises(mistake, error):
+def _sentence(diagnoses, sections):
+    diagnosis = " ".join([diagnoses[0], *(text[0].upper() + text[1:] for text in diagnoses[1:])])
+    sections = " and ".join(f'"{section}"' for section in dict.fromkeys(sections))
+    return f"This looks like a known mistake: {diagnosis} Read again: {sections}."
+
+
+def _raises(mistake, outcome):
     """Whether this mistake is known to stop with such an error."""
-    if isinstance(mistake.raises, str):
-        return mistake.raises in f"{type(error).__name__}: {error}"
-    return mistake.raises is not None and isinstance(error, mistake.raises)
+    if isinstance(mistake.error, str):
+        return mistake.error in outcome.text
+    return mistake.error is not None and mistake.error.__name__ in outcome.bases
 
 
 @functools.cache  # a reader asks many times, and what is right or a known mistake gives the same every time
-def _known(answer, exercise, trial, draw):
-    return exercise.run(answer, **exercise.inputs(draw(trial)))
+def _known(answer, exercise, seed):
+    return plain_copy(exercise.run(answer, **exercise.inputs(Draw(seed))))
 
 
-def _takes(answer, arguments):
-    """Whether a function can be called with these names; what is not a plain function is simply tried."""
-    try:
-        inspect.signature(answer).bind(**arguments) if inspect.isfunction(answer) else None
-    except TypeError:
-        return False
-    return True
-
-
-def _says(error):
+def _with(text):
     """'with ValueError: what it says', on one line and not endless, as messages of einops and torch can be."""
-    says = " ".join(f"with {type(error).__name__}: {error}".split()).removesuffix(".").removesuffix(":")
-    return f"{says}." if len(says) <= 300 else says[:300] + " ..."
-
-
-def _own_frames(answer, error):
-    """What was being run of the reader's own cell, outermost first."""
-    code = getattr(answer, "__code__", None) or getattr(getattr(answer, "__init__", None), "__code__", None)
-    file = getattr(code, "co_filename", None)
-    return [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-
-
-def _line_of(answer, error):
-    """' at "return x @ W1"': the last line of the reader's own code that was reached, where it can be found."""
-    lines = [frame.line for frame in _own_frames(answer, error) if frame.line]
-    return f' at "{lines[-1]}"' if lines else ""
-
-
-def _endless(answer, error):
-    """What to say when the time is over."""
-    if not _own_frames(answer, error):
-        return f"The check has not come to an end after {SECONDS} seconds. Is the machine busy? Run it again."
-    told = f"Your code has not come to an end after {SECONDS} seconds, and was stopped{_line_of(answer, error)}."
-    return f"{told} Does every loop end? A while needs something that changes in each round."
+    text = " ".join(f"with {text}".split()).removesuffix(".").removesuffix(":")
+    return f"{text}." if len(text) <= 300 else text[:300] + " ..."
 
 
 def _sizes(arguments):
     """' (with x (2, 5, 12), max_length 7)': on which inputs it happened."""
-    told = [
+    sizes = [
         f"{name} {tuple(value.shape) if isinstance(value, torch.Tensor) else value}"
         for name, value in arguments.items()
         if isinstance(value, (torch.Tensor, int, float, str))
     ]
-    return f" (Inputs: {', '.join(told)}.)" if told else ""
+    return f" (Inputs: {', '.join(sizes)}.)" if sizes else ""

@@ -16,19 +16,31 @@ TRIALS = 3  # inputs of different sizes: an answer that is right for one size al
 
 @dataclass(frozen=True)
 class Mistake:
-    """A wrong answer that people give.
+    """A wrong answer that people hand in.
 
     Args:
         answer: the mistake as code, called like the reader's answer.
-        says: what it does, completing "This looks like a known mistake: ...". It must not give the answer away.
-        reread: the heading of the section that explains it.
-        raises: for a mistake that stops with an error, its type, or a part of "TypeName: what it says".
+        diagnosis: what it does, completing "This looks like a known mistake: ...". It must not give the answer away.
+        section: the heading of the section that explains it.
+        error: for a mistake that stops with an error, its type, or a part of "TypeName: message".
+        by_part: for a result of several parts, a tuple that Exercise.returns names: whether the mistake is looked for
+            in each of them alone. The diagnosis then goes on after "in the NAME, ".
     """
 
     answer: Callable
-    says: str
-    reread: str
-    raises: type | str | None = None
+    diagnosis: str
+    section: str
+    error: type | str | None = None
+    by_part: bool = False
+
+
+def mistakes(by_section, **options):
+    """{section: {diagnosis: answer}} -> a Mistake for each answer, with the same options."""
+    return tuple(
+        Mistake(answer, diagnosis, section, **options)
+        for section, answers in by_section.items()
+        for diagnosis, answer in answers.items()
+    )
 
 
 @dataclass(frozen=True)
@@ -40,9 +52,9 @@ class RowsSumTo1:
         wanted, sums = expected.sum(dim=-1).round(), result.detach().sum(dim=-1)
         wrong = ~torch.isclose(sums, wanted, rtol=0, atol=1e-4)
         if wrong.any():
-            place = first_index(wrong)
-            found, right = f"{sums[place].item():.2g}", f"{wanted[place].item():.0f}"
-            return f"the row at {list(place)} sums to {found}, but should sum to {right}."
+            index = first_index(wrong)
+            total, right = f"{sums[index].item():.2g}", f"{wanted[index].item():.0f}"
+            return f"the row at {list(index)} sums to {total}, but should sum to {right}."
         wrong = (result < -1e-6).any(dim=-1)
         if wrong.any():
             return f"the row at {list(first_index(wrong))} has a negative number; a weight has none."
@@ -114,9 +126,9 @@ class Exercise:
         wrong: at least five known mistakes.
         run: how an answer is called; `answer(**arguments)` unless it is about a class or gradients.
         name: the name of the function or class that the notebook leaves blank.
-        holds: what is true of every right result, as RowsSumTo1(), ZeroOutside(...), Reads(...): a result that is wrong
-            in an unknown way is told which of them it breaks. Only where the result is one tensor.
-        shows: makes small arguments, for which a wrong answer is shown beside the expected result; for an exercise
+        properties: what is true of every right result, as RowsSumTo1(), ZeroOutside(...), Reads(...): a result that is
+            wrong in an unknown way is told which of them it breaks. Only where the result is one tensor.
+        example: makes small arguments, for which a wrong answer is shown beside the expected result; for an exercise
             where the numbers do not tell how they are made. They are never among the inputs that are judged.
         forbidden: functions and classes of the library that do the exercise; an answer that calls one is refused.
         trials: on how many inputs an answer is judged; fewer where it trains.
@@ -132,8 +144,8 @@ class Exercise:
     wrong: tuple
     run: Callable = lambda answer, **arguments: answer(**arguments)
     name: str = ""
-    holds: tuple = ()
-    shows: Callable | None = None
+    properties: tuple = ()
+    example: Callable | None = None
     forbidden: tuple = ()
     trials: int = TRIALS
 

@@ -162,6 +162,18 @@ SETTINGS = {
 
 
 @contextlib.contextmanager
+def on_the_cpu():
+    """Inside, tensors are made on the CPU, whatever the notebook has set; its random state stays as it is."""
+    device = torch.get_default_device()
+    try:
+        with torch.device("cpu"), torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        if torch.get_default_device() != device:
+            torch.set_default_device(device)
+
+
+@contextlib.contextmanager
 def unchanged_torch(seed):
     """Inside, torch draws from `seed`; afterwards its settings and its random state are as before.
 
@@ -189,9 +201,9 @@ def calls_of(forbidden):
     called, before = [], sys.getprofile()
 
     def notice(frame, event, argument):
-        found = codes.get(frame.f_code) if event == "call" else None
-        if found is not None and found not in called:
-            called.append(found)
+        thing = codes.get(frame.f_code) if event == "call" else None
+        if thing is not None and thing not in called:
+            called.append(thing)
 
     sys.setprofile(notice if codes else before)
     try:

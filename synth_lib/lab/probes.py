@@ -1,36 +1,27 @@
 """Small tasks that show what each S can do, and the studies that chapter 08 reads.
 
-    python -m synth_lib.lab.probes --study depth --workers 4
+    python -m synth_lib.lab probes depth --workers 4
 
 A task is a function draw(count, generator) -> (parts, targets). `parts` is a tuple of whole numbers "batch length":
 a token is the sum of the embeddings of its parts. `targets` are "batch length", with -1 where nothing is asked, or
 "batch", one for each sentence.
 
-Read top-down: the tasks, the model, the training, the studies, the command.
+Read top-down: the tasks, the model, the training, the studies.
 """
 
-import argparse
 import copy
-import json
-import multiprocessing
-import platform
 import time
-from datetime import date
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional as F
 
-from synth_lib.lab.train import schedule, write_whole
+from synth_lib.lab.runner import Record, do_missing
+from synth_lib.lab.train import schedule, table_parameters
 from synth_lib.models import Block
-from synth_lib.scores import FactorizedRandom, Random, make_score
-from synth_lib.shapes import check_whole_number
-from synth_lib.text.corpora import DATA
-
-RESULTS = DATA / "results"
+from synth_lib.scores import make_score
 
 # --- look-up: output the value at the right place ---
 
@@ -195,8 +186,9 @@ def train_side_by_side(models, draws, seeds, *, steps, batch=32, learning_rate=0
     """
     stacked, buffers = stack_module_state(models)
     skeleton = copy.deepcopy(models[0]).to("meta")
-    tables = [numbers for name, numbers in stacked.items() if name.split(".")[-1] in ("R", "R1", "R2")]
-    others = [numbers for numbers in stacked.values() if all(numbers is not table for table in tables)]
+    names = table_parameters(models[0])
+    tables = [numbers for name, numbers in stacked.items() if name in names]
+    others = [numbers for name, numbers in stacked.items() if name not in names]
     rates = [(others, learning_rate), (tables, learning_rate * r_factor)]
     groups = [{"params": numbers, "lr": rate, "peak": rate} for numbers, rate in rates if numbers]
     adam = torch.optim.Adam(groups, betas=(0.9, 0.95))
@@ -257,7 +249,7 @@ def distance_to(wanted, score, *, starts=4, steps=150, seed=0, **options):
         torch.manual_seed(seed)
         tokens = torch.randn(1, length, starts * d_head)
         score = make_score(score, starts * d_head, starts, length, **options)
-    peak = 0.15 if isinstance(score, (Random, FactorizedRandom)) else 0.04
+    peak = 0.04 if score.reads_tokens else 0.15
     adam = torch.optim.Adam(score.parameters(), betas=(0.9, 0.95))
     for step in range(steps):
         adam.param_groups[0]["lr"] = peak * schedule(step, steps // 20, steps)
@@ -310,9 +302,8 @@ STUDIES = {
 }
 
 
-def run(job, seeds):
-    """Train the models of one job, one for each seed, and return its record: plain values, with the job in it."""
-    torch.set_num_threads(1)
+def run(job):
+    """Train the models of one job, one for each of its seeds -> its results: plain values, the job among them."""
     started = time.perf_counter()
     longest = job.get("test_length", job["length"])
     sizes = {"vocab": job["vocab"]} | ({"numbers": longest} if "test_length" in job else {})
@@ -321,7 +312,7 @@ def run(job, seeds):
     many = max(longest, job["vocab"])  # values, keys, pointers and counts are all below this
 
     models = []
-    for seed in seeds:
+    for seed in job["seeds"]:
         torch.manual_seed(seed)
         pooled = job["task"].startswith("halves")
         label = 2 if pooled else many
@@ -335,68 +326,34 @@ def run(job, seeds):
         curve.append({"step": step, "accuracy": [round(accuracy(model, draw), 4) for model in models]})
 
     settings = {name: job[name] for name in ("steps", "batch", "learning_rate")}
-    train_side_by_side(models, [draw] * len(models), seeds, after_step=measure, **settings)
-    record = job | {"seeds": list(seeds), "accuracy": curve[-1]["accuracy"], "curve": curve}
+    train_side_by_side(models, [draw] * len(models), job["seeds"], after_step=measure, **settings)
+    result = job | {"accuracy": curve[-1]["accuracy"], "curve": curve}
     if "test_length" in job:
         longer = partial(TASKS[job["task"]], length=longest, **sizes)
         old, new = slice(job["length"]), slice(job["length"], None)
-        record["longer"] = {
+        result["longer"] = {
             "places seen": [round(accuracy(model, longer, places=old), 4) for model in models],
             "places never seen": [round(accuracy(model, longer, places=new), 4) for model in models],
         }
-    return record | {
-        "seconds": round(time.perf_counter() - started, 1),
-        "device": "cpu",
-        "threads": torch.get_num_threads(),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "date": str(date.today()),
-    }
+    return result | {"seconds": round(time.perf_counter() - started, 1), "threads": torch.get_num_threads()}
 
 
-def study(name, seeds, out, workers=1):
-    """Run the jobs of a study that `out` does not hold yet; after each the whole file is written anew."""
-    records = json.loads(out.read_text()) if out.exists() else []
-
-    def is_done(job):
-        return any(job.items() <= record.items() and record["seeds"] == seeds for record in records)
-
-    missing = [job for job in STUDIES[name] if not is_done(job)]
-    missing.sort(key=lambda job: -job["layer"] * job["length"] * job["steps"])  # the longest first
-    print(f"{name}: {len(STUDIES[name]) - len(missing)} jobs are recorded, {len(missing)} are missing", flush=True)
-    with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        for record in pool.imap_unordered(partial(run, seeds=seeds), missing):
-            records.append(record)
-            lines = [json.dumps(record) for record in sorted(records, key=_order(name))]
-            text = "[\n" + ",\n".join(lines) + "\n]\n"
-            write_whole(out, lambda file, text=text: file.write(text.encode()))
-            told = " ".join(f"{share:.3f}" for share in record["accuracy"])
-            print(
-                f"{record['task']}, {record['score']}, layer {record['layer']}, length {record['length']}: "
-                f"{told} ({record['seconds']:.0f} s)",
-                flush=True,
-            )
-    return records
+def run_study(name, seeds, out, *, workers=1, minutes=None, log=print):
+    """Do the jobs of a study that the record `out` lacks, see `runner` -> (runs in the order of the jobs, errors)."""
+    device = torch.device("cpu")
+    jobs = [job | {"seeds": list(seeds)} for job in STUDIES[name]]
+    record = Record(out, {"study": name, "device": device.type}, log)
+    longest_first = sorted(jobs, key=lambda job: -job["layer"] * job["length"] * job["steps"])
+    errors = do_missing(
+        longest_first, record, run, name_of=_title, summary=_summary, device=device,
+        workers=workers, minutes=minutes, log=log,
+    )  # fmt: skip
+    return [entry for entry in map(record.find, jobs) if entry], errors
 
 
-def _order(name):
-    """Records stand in the order of the jobs, whichever ended first."""
-    return lambda record: next(place for place, job in enumerate(STUDIES[name]) if job.items() <= record.items())
+def _title(job):
+    return f"{job['task']}, {job['score']}, layer {job['layer']}, length {job['length']}"
 
 
-def main(arguments=None):
-    parser = argparse.ArgumentParser("python -m synth_lib.lab.probes", description="Train the probes of chapter 08.")
-    parser.add_argument("--study", choices=STUDIES, required=True, help="which list of trainings")
-    parser.add_argument("--seeds", type=int, default=3, help="models of each kind (default: 3)")
-    parser.add_argument("--workers", type=int, default=1, help="trainings at a time, one thread each (default: 1)")
-    parser.add_argument(
-        "--out", type=Path, help="the record (default: data/results/probes_STUDY.json); what it holds is kept"
-    )
-    given = parser.parse_args(arguments)
-    for name in ("seeds", "workers"):
-        check_whole_number(name, getattr(given, name))
-    out = given.out or RESULTS / f"probes_{given.study}.json"
-    study(given.study, list(range(given.seeds)), out, given.workers)
-
-
-if __name__ == "__main__":
-    main()
+def _summary(result):
+    return f"{' '.join(f'{share:.3f}' for share in result['accuracy'])} ({result['seconds']:.0f} s)"

@@ -15,6 +15,7 @@ from synth_lib import fast
 from synth_lib.lab import bench
 from synth_lib.lab.bench import __main__ as command
 from synth_lib.lab.bench import comparison
+from synth_lib.lab.bench.forms import all_scores
 
 RESULTS = Path(__file__).resolve().parents[2] / "data" / "results"
 CPU = torch.device("cpu")
@@ -28,7 +29,7 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize("score", bench.SCORES)
+@pytest.mark.parametrize("score", all_scores())
 def test_check_finds_every_form_right(score):
     run = bench.Bench("cpu", minutes=5)
     comparison.check(run, [score])
@@ -40,8 +41,8 @@ def test_check_finds_a_wrong_form(monkeypatch):
     """Half of the weight at the wrong place, and memory that nothing wrote."""
     right = fast.one_map
     for broken in (
-        lambda *arguments: right(*arguments) + 0.01,
-        lambda *arguments: right(*arguments) * float("nan"),
+        lambda *arguments, **options: right(*arguments, **options) + 0.01,
+        lambda *arguments, **options: right(*arguments, **options) * float("nan"),
     ):
         monkeypatch.setattr(fast, "one_map", broken)
         found = comparison.check_case("random", torch.float32, 260, "none", True, True, device=CPU)
@@ -50,7 +51,7 @@ def test_check_finds_a_wrong_form(monkeypatch):
 
 def test_a_wrong_form_is_recorded_and_is_an_error_for_the_shell(tmp_path, monkeypatch, capsys):
     right = fast.one_map
-    monkeypatch.setattr(fast, "one_map", lambda *arguments: right(*arguments) + 0.01)
+    monkeypatch.setattr(fast, "one_map", lambda *arguments, **options: right(*arguments, **options) + 0.01)
     out = tmp_path / "speed.json"
     monkeypatch.setattr(sys, "argv", f"bench --suite check --device cpu --only random --out {out}".split())
     with pytest.raises(SystemExit, match="1"):
@@ -96,10 +97,10 @@ def test_every_suite_writes_its_part_and_a_table(tmp_path):
     forms = {(row["form"], row["causal"]) for row in record["core"]}
     assert {("sdpa", False), ("random", True), ("dense", True), ("factorized_random as keys", False)} <= forms
     layers = {row["form"] for row in record["layer"] if row["causal"]}
-    assert set(bench.SCORES) - {"dot_product"} < layers
+    assert set(all_scores()) - {"dot_product"} < layers
     assert {"random, plain", "dense, plainest", "random, expanded", "value and output"} <= layers
     for suite in ("train", "decode"):
-        assert [row["score"] for row in record[suite]] == bench.SCORES
+        assert [row["score"] for row in record[suite]] == all_scores()
     kept = {row["score"]: row["cache_bytes"] for row in record["decode"]}
     assert kept["random"] * 2 == kept["dot_product"] == kept["random + dot_product"]
     lines = done.stdout.splitlines()

@@ -13,12 +13,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from synth_lib.lab import suites
-from synth_lib.lab.suites import TIMES, do, make_task, run_suite, settings_of, suite, title
-from synth_lib.lab.train import main
+from synth_lib.lab import suites, tasks
+from synth_lib.lab.__main__ import main
+from synth_lib.lab.runner import run_suite
+from synth_lib.lab.suites import settings_of, suite, title
+from synth_lib.lab.tasks import make_task
+from synth_lib.models import Classifier, EncoderDecoder, LanguageModel
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMAND = [sys.executable, "-m", "synth_lib.lab.train", "--suite", "tiny", "--device", "cpu", "--workers", "2"]
+COMMAND = [sys.executable, "-m", "synth_lib.lab", "suite", "tiny", "--device", "cpu", "--workers", "2"]
 
 
 def timeless(record):
@@ -41,7 +44,7 @@ def environment(**more):
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """The record of the suite tiny, made in one go by the command line, and what the command printed."""
-    out = tmp_path_factory.mktemp("whole") / "tiny.json"
+    out = tmp_path_factory.mktemp("whole") / "tiny.jsonl"
     done = subprocess.run(
         [*COMMAND, "--out", out], cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300
     )
@@ -92,15 +95,15 @@ def test_the_control_has_the_size_of_the_largest_mixture(task):
     vocab = {"language model": 87, "translation, grammar": 632}.get(task, 4000)
 
     def count(variant):
-        sizes, _ = settings_of(suites._run(task, variant), settings)
+        sizes, _ = settings_of(suites.experiment(task, variant), settings)
         sizes.pop("dropout", None)
         with torch.device("meta"):
             if task.startswith("translation"):
-                model = suites.EncoderDecoder(vocab, **sizes)
+                model = EncoderDecoder(vocab, **sizes)
             elif task == "language model":
-                model = suites.LanguageModel(vocab, **sizes)
+                model = LanguageModel(vocab, **sizes)
             else:
-                model = suites.Classifier(vocab, 8, **sizes)
+                model = Classifier(vocab, 8, **sizes)
         return sum(parameter.numel() for parameter in model.parameters())
 
     mixtures = max(count(variant) for variant in suites.VARIANTS if "+" in variant)
@@ -123,17 +126,17 @@ def test_the_record_is_whole(whole):
         )
         assert run["parameters"] > run["parameters_of_S"] and run["tokens_per_second"] > 0
         assert len(run["mixture_weights"]) == (2 if "+" in run["variant"] else 0)
-        assert ("maps" in run) == (run["seed"] == 0 and run["variant"] in suites.LOOKED_AT)
+        assert ("maps" in run) == (run["seed"] == 0 and run["variant"] in suites.WITH_MAPS)
     assert "18 of 18" in done.stdout and "to go]" in done.stdout
     assert done.stderr == ""
 
 
 def test_a_recorded_run_is_skipped_and_the_file_stays_the_same(whole, tmp_path):
     record, _ = whole
-    out = tmp_path / "tiny.json"
+    out = tmp_path / "tiny.jsonl"
     out.write_text(json.dumps(record))
     lines = []
-    again = run_suite("tiny", out, device="cpu", say=lines.append)
+    again = run_suite("tiny", out, device="cpu", log=lines.append)
     assert timeless(again) == timeless(record) == timeless(read(out))
     assert len(lines) == 1 and "0 of them to do" in lines[0]
 
@@ -148,10 +151,10 @@ def test_the_order_of_the_data_is_that_of_the_seed_for_every_variant():
 
 def test_histograms_sum_to_one_and_leave_out_what_may_not_be_attended_to():
     weights = torch.tensor([0.0, 0.0, 1.0, 0.5, 0.00005])
-    found = suites.histogram(weights)
-    assert len(found) == len(suites.EDGES) == 21 and sum(found) == pytest.approx(1, abs=1e-3)
+    found = tasks.histogram(weights)
+    assert len(found) == len(tasks.EDGES) == 21 and sum(found) == pytest.approx(1, abs=1e-3)
     assert found[0] == found[-1] == pytest.approx(1 / 3, abs=1e-4)  # up to 0.0001, and the bin that ends at 1
-    assert suites.histogram(torch.full((1, 2, 3, 4), 0.25))[suites.EDGES.index(0.2511886)] == 1
+    assert tasks.histogram(torch.full((1, 2, 3, 4), 0.25))[tasks.EDGES.index(0.2511886)] == 1
 
 
 # Kills, time limits, failures
@@ -166,16 +169,16 @@ def forked(monkeypatch):
 
 
 def run_tiny(out, **options):
-    return run_suite("tiny", out, device="cpu", **({"say": lambda line: None} | options))
+    return run_suite("tiny", out, device="cpu", **({"log": lambda line: None} | options))
 
 
 def test_a_suite_killed_at_ten_moments_ends_with_the_record_of_one_that_was_not(whole, tmp_path, forked):
     record, _ = whole
-    out = tmp_path / "tiny.json"
+    out = tmp_path / "tiny.jsonl"
     moments = random.Random(5)
     for _ in range(10):
         ours, its = forked.Pipe()
-        process = forked.Process(target=run_tiny, args=(out,), kwargs={"workers": 2, "say": its.send})
+        process = forked.Process(target=run_tiny, args=(out,), kwargs={"workers": 2, "log": its.send})
         process.start()
         its.close()
         told = [ours.recv() for _ in range(moments.randint(1, 2))]  # the first line comes before the first run
@@ -193,22 +196,22 @@ def test_a_suite_killed_at_ten_moments_ends_with_the_record_of_one_that_was_not(
 
 def test_a_run_that_does_not_fit_the_minutes_is_not_started(whole, tmp_path, forked):
     record, _ = whole
-    out = tmp_path / "tiny.json"
+    out = tmp_path / "tiny.jsonl"
     first = record | {"runs": [record["runs"][0] | {"seconds": 1000.0}]}
     out.write_text(json.dumps(first))
     lines = []
-    after = run_tiny(out, minutes=10, say=lines.append)
+    after = run_tiny(out, minutes=10, log=lines.append)
     assert len(after["runs"]) == 1 and len(after["missing"]) == 17 and len(lines) == 1
     assert read(out)["missing"] == after["missing"]
 
 
 def test_a_failed_run_and_an_error_do_not_end_the_suite(tmp_path, forked, monkeypatch, capfd):
     chosen = suite("tiny")
-    wild = suites._run("language model", "Dense", settings={"learning_rate": 1e30})
-    impossible = suites._run("language model", "Dense", model={"head": 7})
-    runs = [wild, impossible, suites._run("language model", "Dense")]
+    wild = suites.experiment("language model", "Dense", settings={"learning_rate": 1e30})
+    impossible = suites.experiment("language model", "Dense", model={"head": 7})
+    runs = [wild, impossible, suites.experiment("language model", "Dense")]
     monkeypatch.setitem(suites.SUITES, "tiny", lambda: suites.Suite("", chosen.tasks, runs))
-    out = tmp_path / "tiny.json"
+    out = tmp_path / "tiny.jsonl"
     record = run_tiny(out)
     failed, finished = record["runs"]
     assert failed["status"] == "failed" and failed["settings"] == {"learning_rate": 1e30}
@@ -217,7 +220,7 @@ def test_a_failed_run_and_an_error_do_not_end_the_suite(tmp_path, forked, monkey
         record["missing"] == [title(impossible)] and "head = 7 does not divide" in record["errors"][title(impossible)]
     )
     assert read(out) == record
-    runs[1] = suites._run("language model", "Dense", model={"head": 8})  # mended: only this one is done
+    runs[1] = suites.experiment("language model", "Dense", model={"head": 8})  # mended: only this one is done
     again = run_tiny(out)
     assert again["missing"] == [] and again["errors"] == {} and again["runs"][0] == failed
 
@@ -227,14 +230,14 @@ def test_a_worker_that_is_killed_does_not_end_the_suite(tmp_path, forked, monkey
         return os.kill(os.getpid(), signal.SIGKILL) if run["variant"] == "Dense" else do(run, *arguments)
 
     monkeypatch.setattr(suites, "do", do_or_die)
-    record = run_tiny(tmp_path / "tiny.json")
+    record = run_tiny(tmp_path / "tiny.jsonl")
     assert len(record["runs"]) == 16 and all("Dense" in name for name in record["missing"])
     assert set(record["errors"].values()) == {"its process ended with exit status -9"}
 
 
 @pytest.mark.parametrize("entry", ["suite", "device", "tasks"])
 def test_the_record_of_something_else_is_refused_and_stays(whole, tmp_path, entry):
-    out = tmp_path / "tiny.json"
+    out = tmp_path / "tiny.jsonl"
     out.write_text(json.dumps(whole[0] | {entry: "another"}))
     before = out.read_bytes()
     with pytest.raises(ValueError, match=f"holds another {entry} than this call: choose another file"):
@@ -243,7 +246,7 @@ def test_the_record_of_something_else_is_refused_and_stays(whole, tmp_path, entr
 
 
 def test_torchrun_shares_the_runs_and_the_plain_command_gathers_them(whole, tmp_path):
-    out = tmp_path / "tiny.json"
+    out = tmp_path / "tiny.jsonl"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *COMMAND[1:-2]]
     done = subprocess.run(
         [*torchrun, "--out", out], cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300
@@ -278,5 +281,5 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, monkeypatch, capsys):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(suites, "side_by_side", stop)
-    assert main(["--suite", "tiny", "--device", "cpu", "--out", str(tmp_path / "tiny.json")]) == 130
+    assert main(["--suite", "tiny", "--device", "cpu", "--out", str(tmp_path / "tiny.jsonl")]) == 130
     assert "the same command goes on from" in capsys.readouterr().out

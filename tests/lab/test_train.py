@@ -14,12 +14,13 @@ import pytest
 import torch
 from torch import nn
 
+from synth_lib.lab import __main__ as command_line
 from synth_lib.lab import train as training
+from synth_lib.lab.__main__ import main
 from synth_lib.lab.train import (
     SIZES,
     Settings,
     choose_device,
-    main,
     next_token_loss,
     parameter_groups,
     schedule,
@@ -115,16 +116,13 @@ def test_one_step_by_hand(clip):
     class Enough(Exception):
         pass
 
-    calls = []
-
-    def draw(generator):
-        calls.append(1)
-        if len(calls) == 2:
+    def get_batch(generator, step):
+        if step == 1:
             raise Enough
         return batch
 
     with pytest.raises(Enough):
-        train(model, draw, [batch], settings, what={}, device="cpu", progress=False)
+        train(model, get_batch, [batch], settings, config={}, device="cpu", progress=False)
     for name, parameter in model.named_parameters():
         # A gradient near 1e-8 rounds differently with the norm; such numbers hardly move.
         assert torch.allclose(parameter, expected[name], atol=2e-6), name
@@ -176,8 +174,9 @@ def test_training_learns_the_text():
 def test_the_record_says_what_and_how(tmp_path):
     model, record = run(folder=tmp_path)
     assert record == json.loads((tmp_path / "record.json").read_text())
-    assert record["what"] == {
-        "text": "Shakespeare",
+    assert record["config"] == {
+        "text": "shakespeare",
+        "tokens of the text": training.fingerprint([SPLITS["train"]]),
         "tokenizer": "CharacterTokenizer",
         "vocab": TOKENIZER.vocab,
         "windows": 6,
@@ -205,16 +204,14 @@ def test_bfloat16_runs_and_float32_is_the_default_on_the_cpu():
 
 def stop_at(step, monkeypatch, times=1):
     """Send this process Ctrl-C, `times` times, while update number `step` is being computed."""
-    inner, calls = training.random_windows, []
 
-    def windows(*arguments):
-        calls.append(1)
-        if len(calls) == step:
+    def schedule_and_stop(number, *arguments):
+        if number == step - 1:
             for _ in range(times):
                 signal.raise_signal(signal.SIGINT)
-        return inner(*arguments)
+        return schedule(number, *arguments)
 
-    monkeypatch.setattr(training, "random_windows", windows)
+    monkeypatch.setattr(training, "schedule", schedule_and_stop)
 
 
 @pytest.mark.parametrize("step", [1, 5, 7, 12])
@@ -253,7 +250,7 @@ def test_the_command_line_stopped_by_a_real_ctrl_c_goes_on_to_the_same_curve(tmp
     broken, whole = tmp_path / "broken", tmp_path / "whole"
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    command = [sys.executable, "-m", "synth_lib.lab.train", *arguments(broken)]
+    command = [sys.executable, "-m", "synth_lib.lab", "train", *arguments(broken)]
     child = subprocess.Popen(command, cwd=ROOT, env=environment, **pipes)
     claimed = None  # the checkpoint of step 0; the next one comes with the first evaluation
     while child.poll() is None:
@@ -271,8 +268,8 @@ def test_the_command_line_stopped_by_a_real_ctrl_c_goes_on_to_the_same_curve(tmp
     assert stopped["status"] == "stopped" and 2 <= len(stopped["curve"]) < 4
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    assert main(arguments(broken, "--resume", "--quiet")) == 0
-    assert main(arguments(whole, "--quiet", "--sample", "5")) == 0
+    assert main(["train", *arguments(broken, "--resume", "--quiet")]) == 0
+    assert main(["train", *arguments(whole, "--quiet", "--sample", "5")]) == 0
     torch.set_num_threads(threads)
     curves = [json.loads((folder / "record.json").read_text())["curve"] for folder in (broken, whole)]
     assert curves[0] == curves[1] and len(curves[0]) == 4
@@ -337,10 +334,13 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_the_record_says_failed(tmp_
 
 
 def test_an_evaluation_that_is_not_finite_fails_too(tmp_path):
-    def loss(model, inputs, targets):
-        return next_token_loss(model, inputs, targets) * (1.0 if model.training else float("nan"))
+    trained = []
 
-    with pytest.raises(FloatingPointError, match="the loss is nan .* after step 5"):
+    def loss(model, inputs, targets):
+        trained.append(model.training)
+        return next_token_loss(model, inputs, targets) * (1.0 if model.training or not any(trained) else float("nan"))
+
+    with pytest.raises(FloatingPointError, match="the loss of the evaluation is nan after step 5"):
         run(folder=tmp_path, loss=loss)
     saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     assert saved["run"]["step"] == 0  # the checkpoint before the first step, none after it
@@ -383,12 +383,12 @@ def test_devices(monkeypatch):
 
 def test_help_says_every_option_and_its_default(capsys):
     with pytest.raises(SystemExit) as caught:
-        main(["--help"])
+        main(["train", "--help"])
     page = capsys.readouterr().out
     assert caught.value.code == 0 and "nats per token" in page and "--resume" in page
     for name, default in (SIZES | asdict(Settings())).items():
         assert f"--{name} " in page and f"(default: {default})" in " ".join(page.split())
-    assert page.count("    python -m synth_lib.lab.train") >= 2
+    assert page.count("    python -m synth_lib.lab train") >= 2
 
 
 @pytest.mark.parametrize(
@@ -404,7 +404,7 @@ def test_help_says_every_option_and_its_default(capsys):
 )
 def test_the_command_line_refuses_in_one_sentence(tmp_path, capsys, arguments, message):
     with pytest.raises(SystemExit) as caught:
-        main(["--folder", str(tmp_path), *arguments])
+        main(["train", "--folder", str(tmp_path), *arguments])
     assert caught.value.code == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
 
@@ -412,7 +412,7 @@ def test_the_command_line_refuses_in_one_sentence(tmp_path, capsys, arguments, m
 def test_the_command_line_never_overwrites_a_run(tmp_path, capsys):
     run(folder=tmp_path)
     with pytest.raises(SystemExit):
-        main(["--folder", str(tmp_path)])
+        main(["train", "--folder", str(tmp_path)])
     assert "holds a run: resume it (--resume), or choose another folder (--folder)" in capsys.readouterr().err
 
 
@@ -420,8 +420,8 @@ def test_a_failed_run_is_exit_status_1(tmp_path, capsys, monkeypatch):
     def breaks(*arguments, **options):
         raise FloatingPointError("the loss is nan at step 3: try a lower learning rate")
 
-    monkeypatch.setattr(training, "train_language_model", breaks)
-    assert main(["--folder", str(tmp_path)]) == 1
+    monkeypatch.setattr(command_line, "train_language_model", breaks)
+    assert main(["train", "--folder", str(tmp_path)]) == 1
     assert "failed: the loss is nan at step 3" in capsys.readouterr().out
 
 

@@ -104,7 +104,7 @@ def test_a_link_leads_to_a_chapter_that_exists():
 def test_a_section_to_read_again_exists():
     headings = re.findall(r"^# #+ (.+)$", SOURCE, flags=re.M)
     for exercise in EXERCISES:
-        assert {mistake.reread for mistake in exercise.wrong} <= set(headings)
+        assert {mistake.section for mistake in exercise.wrong} <= set(headings)
 
 
 def test_the_minutes_of_an_exercise_are_those_it_says():

@@ -133,7 +133,7 @@ def _check_partial(partial, chapters, file):
     for key, shares in partial.items():
         if key[:2] not in chapters:
             continue
-        diagnoses = [mistake.says for mistake in checks.find(key).wrong]
+        diagnoses = [mistake.diagnosis for mistake in checks.find(key).wrong]
         for words, share in shares.items():
             if not any(words in says for says in diagnoses):
                 raise CourseError(f'{file}, [partial."{key}"]: no known mistake says "{words}".')

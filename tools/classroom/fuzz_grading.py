@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT))
 from tools.build_notebooks import build  # noqa: E402
 from tools.classroom import course as courses  # noqa: E402
 from tools.classroom.grading import grade  # noqa: E402
-from tools.classroom.student import Nursery  # noqa: E402
+from tools.classroom.student import ForkServer  # noqa: E402
 
 NAMES = ("homework.ipynb", "Copy of {} (1).ipynb", "final_FINAL.ipynb", "{}.ipynb.txt", "Ünïcode ñame.ipynb", "{}.json")
 
@@ -149,7 +149,7 @@ def judge(result, chapter):
     return "refused, cell named" if named else "silent loss"
 
 
-def run(seeds, numbers, nursery, show=True):
+def run(seeds, numbers, server, show=True):
     """Grade a damaged copy for each seed. -> {edit: Counter of outcomes}, [(seed, edits, Result)] of silent losses"""
     course = courses.read(numbers)
     chapters = [course.chapters[number] for number in numbers]
@@ -161,7 +161,7 @@ def run(seeds, numbers, nursery, show=True):
             told, name, edits = damage(solved[chapter.number], seed)
             path = Path(folder) / (name or "{}.ipynb").format(chapter.path.stem)
             path.write_text(json.dumps(told), encoding="utf8")
-            result = grade(nursery, path, course)
+            result = grade(server, path, course)
             outcome = judge(result, chapter)
             for edit in set(edits):
                 table[edit][outcome] += 1
@@ -178,9 +178,9 @@ def main():
     parser.add_argument("--chapters", default="02 03")
     options = parser.parse_args()
     start = time.monotonic()
-    with Nursery() as nursery:
+    with ForkServer() as server:
         seeds = range(options.first, options.first + options.edits)
-        table, losses = run(seeds, courses.chosen_numbers(options.chapters), nursery)
+        table, losses = run(seeds, courses.chosen_numbers(options.chapters), server)
     outcomes = ("same points", "refused, cell named", "silent loss")
     print(f"| edit | {' | '.join(outcomes)} |\n|---|---|---|---|")
     for edit, counts in table.items():

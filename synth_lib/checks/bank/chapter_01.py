@@ -6,7 +6,7 @@ from math import prod, sqrt
 import torch
 from einops import einsum, rearrange
 
-from synth_lib.checks.exercise import Exercise, Mistake, Reads, RowsSumTo1, ZeroOutside
+from synth_lib.checks.exercise import Exercise, Reads, RowsSumTo1, ZeroOutside, mistakes
 from synth_lib.masks import masked_softmax
 
 EQUATIONS = "The equations"
@@ -81,102 +81,56 @@ ONE_HEAD = Exercise(
         _one_head_in_loops,
         lambda x, W_query, W_key: x @ (W_query @ W_key.T) @ x.T / sqrt(W_key.shape[-1]),
     ),
-    wrong=(
-        Mistake(_raw_scores, "the scores are not divided.", ROOT),
-        Mistake(
-            lambda x, W_query, W_key: _raw_scores(x, W_query, W_key) / sqrt(x.shape[1]),
-            "under the root stands d_model, but a score is a sum of fewer terms.",
-            ROOT,
-        ),
-        Mistake(
-            lambda x, W_query, W_key: _raw_scores(x, W_query, W_key) / sqrt(len(x)),
-            "under the root stands the length of the sentence.",
-            ROOT,
-        ),
-        Mistake(
-            lambda x, W_query, W_key: _raw_scores(x, W_query, W_key) / sqrt(4),
-            "under the root stands 4, the d_head of this chapter; take it from the shapes.",
-            ROOT,
-        ),
-        Mistake(
-            lambda x, W_query, W_key: _raw_scores(x, W_query, W_key) / W_query.shape[1],
-            "the root is lost: it is divided by d_head itself (a mean does that, and so do two divisions).",
-            ROOT,
-        ),
-        Mistake(
-            lambda x, W_query, W_key: _raw_scores(x, W_query, W_key) / W_query.shape[1] ** 1.5,
-            "it is divided by d_head and by its root; a mean already divides.",
-            ROOT,
-        ),
-        Mistake(
-            lambda x, W_query, W_key: _raw_scores(x, W_query, W_key) / W_query.shape[1] ** 0.25,
-            "the root is taken twice.",
-            ROOT,
-        ),
-        Mistake(
-            lambda x, W_query, W_key: _raw_scores(x, W_query, W_key) * sqrt(W_query.shape[1]),
-            "the scores are multiplied by the root instead of divided.",
-            ROOT,
-        ),
-        Mistake(
-            lambda x, W_query, W_key: _one_head_matmul(x, W_query, W_key).T,
-            "rows and columns are swapped: row i should belong to query i.",
-            LOOPS,
-        ),
-        Mistake(
-            lambda x, W_query, W_key: _raw_scores(x, W_query, W_key).T,
-            "rows and columns are swapped, and nothing is divided.",
-            LOOPS,
-        ),
-        Mistake(
-            lambda x, W_query, W_key: _one_head_matmul(x, W_query, W_query),
-            "the keys are made with the matrix of the queries.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda x, W_query, W_key: _one_head_matmul(x, W_key, W_key),
-            "the queries are made with the matrix of the keys.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda x, W_query, W_key: x @ x.T / sqrt(W_query.shape[1]),
-            "the tokens themselves are compared; the projections are missing.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda x, W_query, W_key: (x @ W_query)[:, -1:] @ (x @ W_key)[:, -1:].T / sqrt(W_query.shape[1]),
-            "each product takes the place of the one before: only the last number of a head is left in a score.",
-            LOOPS,
-        ),
-        Mistake(
-            lambda x, W_query, W_key: _one_head_matmul(x[:, -1:], W_query[-1:], W_key[-1:]),
-            "queries and keys keep only the product with the last number of a token; they are sums.",
-            LOOPS,
-        ),
-        Mistake(
-            lambda x, W_query, W_key: (
-                x[:, -1:] @ W_query[-1:, -1:] @ (x[:, -1:] @ W_key[-1:, -1:]).T / sqrt(W_query.shape[1])
-            ),
-            "nothing is added up, in none of the three lines: each product takes the place of the one before.",
-            LOOPS,
-        ),
-        Mistake(
-            lambda x, W_query, W_key: _one_head_matmul(x, W_query, W_key).softmax(dim=-1),
-            "it goes one step too far: these are weights, and the exercise asks for the scores before them.",
-            WEIGHTS,
-        ),
-        Mistake(
-            lambda x, W_query, W_key: _raw_scores(x, W_query, W_key).softmax(dim=-1),
-            "these are weights, of scores that were not divided; the exercise asks for the scores.",
-            WEIGHTS,
-        ),
-        Mistake(
-            lambda x, W_query, W_key: _raw_scores(x, W_query, W_key).softmax(dim=-1) / sqrt(W_query.shape[1]),
-            "there is a softmax, and the division comes after it; the exercise asks for divided scores, no weights.",
-            WEIGHTS,
-        ),
-    ),
-)
+    wrong=mistakes({
+        ROOT: {
+            "the scores are not divided.": _raw_scores,
+            "under the root stands d_model, but a score is a sum of fewer terms.":
+                lambda x, W_query, W_key: _raw_scores(x, W_query, W_key) / sqrt(x.shape[1]),
+            "under the root stands the length of the sentence.":
+                lambda x, W_query, W_key: _raw_scores(x, W_query, W_key) / sqrt(len(x)),
+            "under the root stands 4, the d_head of this chapter; take it from the shapes.":
+                lambda x, W_query, W_key: _raw_scores(x, W_query, W_key) / sqrt(4),
+            "the root is lost: it is divided by d_head itself (a mean does that, and so do two divisions).":
+                lambda x, W_query, W_key: _raw_scores(x, W_query, W_key) / W_query.shape[1],
+            "it is divided by d_head and by its root; a mean already divides.":
+                lambda x, W_query, W_key: _raw_scores(x, W_query, W_key) / W_query.shape[1] ** 1.5,
+            "the root is taken twice.":
+                lambda x, W_query, W_key: _raw_scores(x, W_query, W_key) / W_query.shape[1] ** 0.25,
+            "the scores are multiplied by the root instead of divided.":
+                lambda x, W_query, W_key: _raw_scores(x, W_query, W_key) * sqrt(W_query.shape[1]),
+        },
+        LOOPS: {
+            "rows and columns are swapped: row i should belong to query i.":
+                lambda x, W_query, W_key: _one_head_matmul(x, W_query, W_key).T,
+            "rows and columns are swapped, and nothing is divided.":
+                lambda x, W_query, W_key: _raw_scores(x, W_query, W_key).T,
+            "each product takes the place of the one before: only the last number of a head is left in a score.":
+                lambda x, W_query, W_key: (x @ W_query)[:, -1:] @ (x @ W_key)[:, -1:].T / sqrt(W_query.shape[1]),
+            "queries and keys keep only the product with the last number of a token; they are sums.":
+                lambda x, W_query, W_key: _one_head_matmul(x[:, -1:], W_query[-1:], W_key[-1:]),
+            "nothing is added up, in none of the three lines: each product takes the place of the one before.":
+                lambda x, W_query, W_key: (
+                    x[:, -1:] @ W_query[-1:, -1:] @ (x[:, -1:] @ W_key[-1:, -1:]).T / sqrt(W_query.shape[1])
+                ),
+        },
+        EQUATIONS: {
+            "the keys are made with the matrix of the queries.":
+                lambda x, W_query, W_key: _one_head_matmul(x, W_query, W_query),
+            "the queries are made with the matrix of the keys.":
+                lambda x, W_query, W_key: _one_head_matmul(x, W_key, W_key),
+            "the tokens themselves are compared; the projections are missing.":
+                lambda x, W_query, W_key: x @ x.T / sqrt(W_query.shape[1]),
+        },
+        WEIGHTS: {
+            "it goes one step too far: these are weights, and the exercise asks for the scores before them.":
+                lambda x, W_query, W_key: _one_head_matmul(x, W_query, W_key).softmax(dim=-1),
+            "these are weights, of scores that were not divided; the exercise asks for the scores.":
+                lambda x, W_query, W_key: _raw_scores(x, W_query, W_key).softmax(dim=-1),
+            "there is a softmax, and the division comes after it; the exercise asks for divided scores, no weights.":
+                lambda x, W_query, W_key: _raw_scores(x, W_query, W_key).softmax(dim=-1) / sqrt(W_query.shape[1]),
+        },
+    }),
+)  # fmt: skip
 
 
 # 01.2. As many keys as queries, so that a map with the two swapped has the right shape.
@@ -250,161 +204,101 @@ HEAD_MAPS = Exercise(
     level="medium",
     inputs=_map_inputs,
     returns="batch head query key",
-    holds=(
+    properties=(
         RowsSumTo1(),
         Reads("query", 1, 2, "token"),
         Reads("query", 0, 0, "sentence"),
         Reads("key", 0, 0, "sentence"),
     ),
     right=(_map_einsum, _map_transposed, _map_in_loops),
-    wrong=(
-        Mistake(
-            _map_reshaped,
-            "the heads are cut out by a reshape alone, so a row of a head is made of other tokens.",
-            ALL_HEADS,
-        ),
-        Mistake(
-            lambda query, key, head: _map_scores(query, key, head, CARDS).softmax(dim=-1),
-            "the numbers are dealt out to the heads like cards; each head owns neighbours.",
-            HEADS,
-        ),
-        Mistake(
-            lambda query, key, head: (
-                rearrange(query, SPLIT, head=head) @ rearrange(key, CARDS, head=head).mT / sqrt(query.shape[-1] // head)
-            ).softmax(dim=-1),
-            "the queries are split well, the keys are dealt out like cards.",
-            HEADS,
-        ),
-        Mistake(
-            lambda query, key, head: (_map_scores(query, key, head) / sqrt(head)).softmax(dim=-1),
-            "under the root stands d_model, but each head adds up fewer terms.",
-            ROOT,
-        ),
-        Mistake(
-            lambda query, key, head: (
-                _map_scores(query, key, head) * sqrt(query.shape[-1] // head) / sqrt(head)
-            ).softmax(dim=-1),
-            "under the root stands the number of heads.",
-            ROOT,
-        ),
-        Mistake(
-            lambda query, key, head: (_map_scores(query, key, head) * sqrt(query.shape[-1] // head) / sqrt(4)).softmax(
-                dim=-1
-            ),
-            "under the root stands 4, the d_head of this chapter; take it from the shapes.",
-            ROOT,
-        ),
-        Mistake(
-            lambda query, key, head: (
-                _map_scores(query, key, head) * sqrt(query.shape[-1] // head) / sqrt(query.shape[1])
-            ).softmax(dim=-1),
-            "under the root stands the length of the sentence.",
-            ROOT,
-        ),
-        Mistake(
-            lambda query, key, head: _map_sliced(query, key, head, step=head, size=query.shape[-1] // head),
-            "the slice of a head starts at h times the number of heads; each head owns d_head numbers.",
-            HEADS,
-        ),
-        Mistake(
-            lambda query, key, head: _map_sliced(query, key, head, step=head, size=head),
-            "the slice of a head is as wide as the number of heads; each head owns d_head numbers.",
-            HEADS,
-        ),
-        Mistake(
-            lambda query, key, head: _map_scores(query, key, head).softmax(dim=-1)[:, :1].repeat(1, head, 1, 1),
-            "all heads get the map of head 0.",
-            HEADS,
-        ),
-        Mistake(
-            lambda query, key, head: (
-                rearrange(query, SPLIT, head=head)
-                @ rearrange(key, SPLIT, head=head).sum(dim=1, keepdim=True).mT
-                / sqrt(query.shape[-1] // head)
-            ).softmax(dim=-1),
-            "the keys of all heads are added up; each head has keys of its own.",
-            HEADS,
-        ),
-        Mistake(
-            lambda query, key, head: (_map_scores(query, key, head) * sqrt(query.shape[-1] // head)).softmax(dim=-1),
-            "the scores are not divided before the softmax.",
-            ROOT,
-        ),
-        Mistake(
-            lambda query, key, head: (_map_scores(query, key, head) / sqrt(query.shape[-1] // head)).softmax(dim=-1),
-            "the root is lost: it is divided by d_head itself.",
-            ROOT,
-        ),
-        Mistake(
-            lambda query, key, head: (
-                (_map_scores(query, key, head) * sqrt(query.shape[-1] // head)).softmax(dim=-1)
-                / sqrt(query.shape[-1] // head)
-            ),
-            "the division comes after the softmax, so that the rows no longer sum to 1.",
-            ROOT,
-        ),
-        Mistake(
-            lambda query, key, head: _map_scores(query, key, head).softmax(dim=-2),
-            "the softmax runs along the queries, so the columns sum to 1 and not the rows.",
-            WEIGHTS,
-        ),
-        Mistake(
-            lambda query, key, head: _map_scores(query, key, head).softmax(dim=1),
-            "the softmax runs along the heads. A softmax without dim can do strange things, too: name the keys.",
-            WEIGHTS,
-        ),
-        Mistake(
-            lambda query, key, head: _map_scores(query, key, head).softmax(dim=0),
-            "the softmax runs along the batch, so it mixes sentences.",
-            WEIGHTS,
-        ),
-        Mistake(
-            lambda query, key, head: (
-                _map_scores(query, key, head).flatten(2).softmax(-1).view(len(query), head, query.shape[1], -1)
-            ),
-            "the softmax runs over the whole map, so that all rows together sum to 1.",
-            WEIGHTS,
-        ),
-        Mistake(
-            lambda query, key, head: _map_scores(key, query, head).softmax(dim=-1),
-            "query and key are swapped: a row should belong to the token that attends.",
-            LOOPS,
-        ),
-        Mistake(
-            lambda query, key, head: _map_scores(query, key, head).softmax(dim=-1).mT,
-            "the map is transposed: a row should belong to the token that attends.",
-            LOOPS,
-        ),
-        Mistake(_map_scores, "these are the scores; the softmax is missing.", WEIGHTS),
-        Mistake(
-            lambda query, key, head: _map_scores(query, key, head).sum(dim=1).softmax(dim=-1),
-            "the scores of the heads are added up; each head has a map of its own.",
-            HEADS,
-        ),
-        Mistake(
-            lambda query, key, head: _map_scores(query, key, head).softmax(dim=-1).mean(dim=1),
-            "the maps are averaged over the heads; each head keeps its own.",
-            HEADS,
-        ),
-        Mistake(
-            lambda query, key, head: _map_scores(query, key, head).softmax(dim=-1).transpose(1, 2),
-            "the numbers are there, but head stands behind query.",
-            ALL_HEADS,
-        ),
-        Mistake(
-            lambda query, key, head: _map_scores(query, key, head).softmax(dim=-1).transpose(0, 1),
-            "the numbers are there, but head stands in front of batch.",
-            ALL_HEADS,
-        ),
-        Mistake(
-            lambda query, key, head: (
-                (query @ key.mT / sqrt(query.shape[-1])).softmax(dim=-1)[:, None].repeat(1, head, 1, 1)
-            ),
-            "every head compares all the features and gets the same map.",
-            HEADS,
-        ),
-    ),
-)
+    wrong=mistakes({
+        ALL_HEADS: {
+            "the heads are cut out by a reshape alone, so a row of a head is made of other tokens.": _map_reshaped,
+            "the numbers are there, but head stands behind query.":
+                lambda query, key, head: _map_scores(query, key, head).softmax(dim=-1).transpose(1, 2),
+            "the numbers are there, but head stands in front of batch.":
+                lambda query, key, head: _map_scores(query, key, head).softmax(dim=-1).transpose(0, 1),
+        },
+        HEADS: {
+            "the numbers are dealt out to the heads like cards; each head owns neighbours.":
+                lambda query, key, head: _map_scores(query, key, head, CARDS).softmax(dim=-1),
+            "the queries are split well, the keys are dealt out like cards.":
+                lambda query, key, head: (
+                    rearrange(query, SPLIT, head=head)
+                    @ rearrange(key, CARDS, head=head).mT
+                    / sqrt(query.shape[-1] // head)
+                ).softmax(dim=-1),
+            "the slice of a head starts at h times the number of heads; each head owns d_head numbers.":
+                lambda query, key, head: _map_sliced(query, key, head, step=head, size=query.shape[-1] // head),
+            "the slice of a head is as wide as the number of heads; each head owns d_head numbers.":
+                lambda query, key, head: _map_sliced(query, key, head, step=head, size=head),
+            "all heads get the map of head 0.":
+                lambda query, key, head: _map_scores(query, key, head).softmax(dim=-1)[:, :1].repeat(1, head, 1, 1),
+            "the keys of all heads are added up; each head has keys of its own.":
+                lambda query, key, head: (
+                    rearrange(query, SPLIT, head=head)
+                    @ rearrange(key, SPLIT, head=head).sum(dim=1, keepdim=True).mT
+                    / sqrt(query.shape[-1] // head)
+                ).softmax(dim=-1),
+            "the scores of the heads are added up; each head has a map of its own.":
+                lambda query, key, head: _map_scores(query, key, head).sum(dim=1).softmax(dim=-1),
+            "the maps are averaged over the heads; each head keeps its own.":
+                lambda query, key, head: _map_scores(query, key, head).softmax(dim=-1).mean(dim=1),
+            "every head compares all the features and gets the same map.":
+                lambda query, key, head: (
+                    (query @ key.mT / sqrt(query.shape[-1])).softmax(dim=-1)[:, None].repeat(1, head, 1, 1)
+                ),
+        },
+        ROOT: {
+            "under the root stands d_model, but each head adds up fewer terms.":
+                lambda query, key, head: (_map_scores(query, key, head) / sqrt(head)).softmax(dim=-1),
+            "under the root stands the number of heads.":
+                lambda query, key, head: (
+                    _map_scores(query, key, head) * sqrt(query.shape[-1] // head) / sqrt(head)
+                ).softmax(dim=-1),
+            "under the root stands 4, the d_head of this chapter; take it from the shapes.":
+                lambda query, key, head: (
+                    _map_scores(query, key, head) * sqrt(query.shape[-1] // head) / sqrt(4)
+                ).softmax(dim=-1),
+            "under the root stands the length of the sentence.":
+                lambda query, key, head: (
+                    _map_scores(query, key, head) * sqrt(query.shape[-1] // head) / sqrt(query.shape[1])
+                ).softmax(dim=-1),
+            "the scores are not divided before the softmax.":
+                lambda query, key, head: (_map_scores(query, key, head) * sqrt(query.shape[-1] // head)).softmax(
+                    dim=-1
+                ),
+            "the root is lost: it is divided by d_head itself.":
+                lambda query, key, head: (_map_scores(query, key, head) / sqrt(query.shape[-1] // head)).softmax(
+                    dim=-1
+                ),
+            "the division comes after the softmax, so that the rows no longer sum to 1.":
+                lambda query, key, head: (
+                    (_map_scores(query, key, head) * sqrt(query.shape[-1] // head)).softmax(dim=-1)
+                    / sqrt(query.shape[-1] // head)
+                ),
+        },
+        WEIGHTS: {
+            "the softmax runs along the queries, so the columns sum to 1 and not the rows.":
+                lambda query, key, head: _map_scores(query, key, head).softmax(dim=-2),
+            "the softmax runs along the heads. A softmax without dim can do strange things, too: name the keys.":
+                lambda query, key, head: _map_scores(query, key, head).softmax(dim=1),
+            "the softmax runs along the batch, so it mixes sentences.":
+                lambda query, key, head: _map_scores(query, key, head).softmax(dim=0),
+            "the softmax runs over the whole map, so that all rows together sum to 1.":
+                lambda query, key, head: (
+                    _map_scores(query, key, head).flatten(2).softmax(-1).view(len(query), head, query.shape[1], -1)
+                ),
+            "these are the scores; the softmax is missing.": _map_scores,
+        },
+        LOOPS: {
+            "query and key are swapped: a row should belong to the token that attends.":
+                lambda query, key, head: _map_scores(key, query, head).softmax(dim=-1),
+            "the map is transposed: a row should belong to the token that attends.":
+                lambda query, key, head: _map_scores(query, key, head).softmax(dim=-1).mT,
+        },
+    }),
+)  # fmt: skip
 
 
 # 01.3. In each sentence one row may look nowhere, one everywhere, one at a single key. The scores of a fourth row lie
@@ -468,14 +362,14 @@ MASKED_WEIGHTS = Exercise(
     level="medium",
     inputs=_mask_inputs,
     returns="batch head query key",
-    holds=(
+    properties=(
         RowsSumTo1(),
         ZeroOutside("allowed"),
         Reads("scores", 2, 2, "query"),
         Reads("scores", 1, 1, "head"),
         Reads("scores", 0, 0, "sentence"),
     ),
-    shows=_small_mask,
+    example=_small_mask,
     forbidden=(masked_softmax,),
     right=(
         _masked_lowest,
@@ -483,145 +377,74 @@ MASKED_WEIGHTS = Exercise(
         _masked_exponentials,
         _masked_in_loops,
     ),
-    wrong=(
-        Mistake(
-            _masked_infinity,
-            "the rows that may look nowhere are NaN: all else is as it should be.",
-            NOWHERE,
-        ),
-        Mistake(
-            lambda scores, allowed: scores.masked_fill(~allowed, -1e30).softmax(dim=-1),
-            "a row that may look nowhere is uniform, so it looks everywhere; it should be zeros.",
-            NOWHERE,
-        ),
-        Mistake(
-            _masked_constant,
-            "a row that may look nowhere looks as if there were no mask: "
-            "all its scores were lowered alike, and the softmax sees only differences.",
-            NOWHERE,
-        ),
-        Mistake(
-            lambda scores, allowed: (scores - 1e4 * (~allowed).float()).softmax(dim=-1),
-            "a row that may look nowhere is hardly changed: all its scores were lowered by the same large number.",
-            NOWHERE,
-        ),
-        Mistake(
-            lambda scores, allowed: scores.masked_fill(~allowed, -10).softmax(dim=-1),
-            "a forbidden key keeps a small weight: the number that is filled in is not low enough.",
-            MASKS,
-        ),
-        Mistake(
-            lambda scores, allowed: scores.masked_fill(~allowed, -50).softmax(dim=-1) * allowed,
-            "in a row of very low scores all weights vanish: the number filled in is not far below every score, "
-            "or a number is added to the sum.",
-            NOWHERE,
-        ),
-        Mistake(
-            lambda scores, allowed: scores.masked_fill(~allowed, scores.min()).softmax(dim=-1) * allowed,
-            "the lowest score is filled in; in the row that it comes from, a forbidden key still gets a share.",
-            NOWHERE,
-        ),
-        Mistake(
-            lambda scores, allowed: (
-                scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(dim=1) * allowed
-            ),
-            "the softmax runs along the heads; the keys are the last axis.",
-            WEIGHTS,
-        ),
-        Mistake(
-            lambda scores, allowed: torch.where(
-                allowed.any(dim=-1, keepdim=True), _masked_infinity(scores, allowed), scores.softmax(dim=-1)
-            ).where(allowed.any(dim=-1, keepdim=True), 1.0),
-            "a row that may look nowhere is filled with ones; it should be zeros.",
-            NOWHERE,
-        ),
-        Mistake(
-            lambda scores, allowed: _masked_lowest(scores, ~allowed),
-            "the mask is read the wrong way round: True means that a key may be attended.",
-            MASKS,
-        ),
-        Mistake(
-            lambda scores, allowed: _masked_infinity(scores, ~allowed),
-            "the mask is read the wrong way round, and rows that may look nowhere are NaN.",
-            MASKS,
-        ),
-        Mistake(
-            lambda scores, allowed: scores.masked_fill(allowed, -1e30).softmax(dim=-1),
-            "the mask is read the wrong way round, and rows that may look nowhere are uniform.",
-            MASKS,
-        ),
-        Mistake(
-            lambda scores, allowed: (scores + allowed).softmax(dim=-1),
-            "the mask is added to the scores as it is; True counts as 1, and a forbidden key keeps a share.",
-            MASKS,
-        ),
-        Mistake(
-            lambda scores, allowed: (scores * allowed).softmax(dim=-1),
-            "the forbidden scores become 0, and a score of 0 still gets a share.",
-            MASKS,
-        ),
-        Mistake(
-            lambda scores, allowed: (scores * allowed).softmax(dim=-1) * allowed,
-            "the forbidden scores become 0, and what the softmax gives them is thrown away; rows sum to less than 1.",
-            MASKS,
-        ),
-        Mistake(
-            lambda scores, allowed: scores.softmax(dim=-1) * allowed,
-            "the weights are set to 0 after the softmax, so rows sum to less than 1.",
-            MASKS,
-        ),
-        Mistake(
-            lambda scores, allowed: scores.softmax(dim=-1).masked_fill(~allowed, -torch.inf),
-            "minus infinity stands among the weights; it belongs among the scores.",
-            MASKS,
-        ),
-        Mistake(
-            lambda scores, allowed: scores.masked_fill(~allowed, -torch.inf),
-            "these are the masked scores; the softmax is missing.",
-            WEIGHTS,
-        ),
-        Mistake(
-            lambda scores, allowed: scores.softmax(dim=-1),
-            "the mask has no effect. Functions like masked_fill leave their input as it is: is the new tensor used?",
-            MASKS,
-        ),
-        Mistake(
-            lambda scores, allowed: (
-                scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(dim=-2) * allowed
-            ),
-            "the softmax runs along the queries, so the columns sum to 1 and not the rows.",
-            WEIGHTS,
-        ),
-        Mistake(
-            lambda scores, allowed: (
-                _masked_infinity(scores, allowed).nan_to_num(0.0)
-                * allowed.all(dim=0, keepdim=True).any(dim=-1, keepdim=True)
-            ),
-            "a row becomes zeros in all sentences as soon as no key is allowed to it in all of them.",
-            NOWHERE,
-        ),
-        Mistake(
-            lambda scores, allowed: _masked_lowest(scores, allowed.mT),
-            "the mask is transposed: its rows are the queries.",
-            MASKS,
-        ),
-        Mistake(
-            lambda scores, allowed: _masked_lowest(scores, allowed[:1]),
-            "all sentences get the mask of sentence 0.",
-            MASKS,
-        ),
-        Mistake(
-            lambda scores, allowed: scores.exp() * allowed,
-            "the exponentials are there, but no row is divided by its sum.",
-            WEIGHTS,
-        ),
-        Mistake(
-            lambda scores, allowed: scores.exp() * allowed / scores.exp().sum(dim=-1, keepdim=True).mean(),
-            "all rows are divided by one number; each has a sum of its own.",
-            WEIGHTS,
-        ),
-    ),
-)
+    wrong=mistakes({
+        NOWHERE: {
+            "the rows that may look nowhere are NaN: all else is as it should be.": _masked_infinity,
+            "a row that may look nowhere is uniform, so it looks everywhere; it should be zeros.":
+                lambda scores, allowed: scores.masked_fill(~allowed, -1e30).softmax(dim=-1),
+            "a row that may look nowhere looks as if there were no mask: all its scores were lowered alike, and the "
+            "softmax sees only differences.":
+                _masked_constant,
+            "a row that may look nowhere is hardly changed: all its scores were lowered by the same large number.":
+                lambda scores, allowed: (scores - 1e4 * (~allowed).float()).softmax(dim=-1),
+            "in a row of very low scores all weights vanish: the number filled in is not far below every score, or a "
+            "number is added to the sum.":
+                lambda scores, allowed: scores.masked_fill(~allowed, -50).softmax(dim=-1) * allowed,
+            "the lowest score is filled in; in the row that it comes from, a forbidden key still gets a share.":
+                lambda scores, allowed: scores.masked_fill(~allowed, scores.min()).softmax(dim=-1) * allowed,
+            "a row that may look nowhere is filled with ones; it should be zeros.":
+                lambda scores, allowed: torch.where(
+                    allowed.any(dim=-1, keepdim=True), _masked_infinity(scores, allowed), scores.softmax(dim=-1)
+                ).where(allowed.any(dim=-1, keepdim=True), 1.0),
+            "a row becomes zeros in all sentences as soon as no key is allowed to it in all of them.":
+                lambda scores, allowed: (
+                    _masked_infinity(scores, allowed).nan_to_num(0.0)
+                    * allowed.all(dim=0, keepdim=True).any(dim=-1, keepdim=True)
+                ),
+        },
+        MASKS: {
+            "a forbidden key keeps a small weight: the number that is filled in is not low enough.":
+                lambda scores, allowed: scores.masked_fill(~allowed, -10).softmax(dim=-1),
+            "the mask is read the wrong way round: True means that a key may be attended.":
+                lambda scores, allowed: _masked_lowest(scores, ~allowed),
+            "the mask is read the wrong way round, and rows that may look nowhere are NaN.":
+                lambda scores, allowed: _masked_infinity(scores, ~allowed),
+            "the mask is read the wrong way round, and rows that may look nowhere are uniform.":
+                lambda scores, allowed: scores.masked_fill(allowed, -1e30).softmax(dim=-1),
+            "the mask is added to the scores as it is; True counts as 1, and a forbidden key keeps a share.":
+                lambda scores, allowed: (scores + allowed).softmax(dim=-1),
+            "the forbidden scores become 0, and a score of 0 still gets a share.":
+                lambda scores, allowed: (scores * allowed).softmax(dim=-1),
+            "the forbidden scores become 0, and what the softmax gives them is thrown away; rows sum to less than 1.":
+                lambda scores, allowed: (scores * allowed).softmax(dim=-1) * allowed,
+            "the weights are set to 0 after the softmax, so rows sum to less than 1.":
+                lambda scores, allowed: scores.softmax(dim=-1) * allowed,
+            "minus infinity stands among the weights; it belongs among the scores.":
+                lambda scores, allowed: scores.softmax(dim=-1).masked_fill(~allowed, -torch.inf),
+            "the mask has no effect. Functions like masked_fill leave their input as it is: is the new tensor used?":
+                lambda scores, allowed: scores.softmax(dim=-1),
+            "the mask is transposed: its rows are the queries.":
+                lambda scores, allowed: _masked_lowest(scores, allowed.mT),
+            "all sentences get the mask of sentence 0.": lambda scores, allowed: _masked_lowest(scores, allowed[:1]),
+        },
+        WEIGHTS: {
+            "the softmax runs along the heads; the keys are the last axis.":
+                lambda scores, allowed: (
+                    scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(dim=1) * allowed
+                ),
+            "these are the masked scores; the softmax is missing.":
+                lambda scores, allowed: scores.masked_fill(~allowed, -torch.inf),
+            "the softmax runs along the queries, so the columns sum to 1 and not the rows.":
+                lambda scores, allowed: (
+                    scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(dim=-2) * allowed
+                ),
+            "the exponentials are there, but no row is divided by its sum.":
+                lambda scores, allowed: scores.exp() * allowed,
+            "all rows are divided by one number; each has a sum of its own.":
+                lambda scores, allowed: scores.exp() * allowed / scores.exp().sum(dim=-1, keepdim=True).mean(),
+        },
+    }),
+)  # fmt: skip
 
 
 # 01.4
@@ -653,15 +476,12 @@ def _work_counted(batch, length, d_model, head):
 
 
 def _work(projections=4.0, pairs=2.0):
-    """Wrong answers that only miss a factor: each factor a number, or a function of (batch, length, d_model, head)."""
+    """Wrong answers that only miss a factor: each factor a number, or a function of the sizes by name."""
 
     def answer(batch, length, d_model, head):
-        sizes = (batch, length, d_model, head)
-        found = [factor(*sizes) if callable(factor) else factor for factor in (projections, pairs)]
-        return (
-            round(found[0] * batch * length * d_model**2),
-            round(found[1] * batch * length**2 * d_model),
-        )
+        sizes = {"batch": batch, "length": length, "d_model": d_model, "head": head}
+        first, second = (factor(**sizes) if callable(factor) else factor for factor in (projections, pairs))
+        return round(first * batch * length * d_model**2), round(second * batch * length**2 * d_model)
 
     return answer
 
@@ -675,124 +495,50 @@ LAYER_WORK = Exercise(
     inputs=_work_inputs,
     returns="projections, pairs",
     right=(_work_formula, _work_lists, _work_counted),
-    wrong=(
-        Mistake(
-            _work(projections=2, pairs=1),
-            "this is the work for the scores alone; values, mixture and output projection are missing.",
-            MULTIPLY_ADDS,
-        ),
-        Mistake(
-            _work(projections=3),
-            "in the projections, one of the four is missing. Is it the output?",
-            ALL_HEADS,
-        ),
-        Mistake(
-            _work(projections=3, pairs=1),
-            "one of the four projections is missing, and only one product works on pairs.",
-            ALL_HEADS,
-        ),
-        Mistake(
-            _work(projections=2),
-            "in the projections, those of values and output are missing.",
-            ALL_HEADS,
-        ),
-        Mistake(
-            _work(pairs=1),
-            "in the pairs, there is the comparison or the mixture, but both work on pairs.",
-            WEIGHTS,
-        ),
-        Mistake(
-            _work(pairs=lambda batch, length, d_model, head: 2 * head),
-            "in the pairs, every head works with all d_model numbers.",
-            HEADS,
-        ),
-        Mistake(
-            _work(pairs=lambda batch, length, d_model, head: 2 / head),
-            "the pairs are those of one head.",
-            HEADS,
-        ),
-        Mistake(
-            _work(lambda batch, length, d_model, head: 4 * head),
-            "in the projections, every head has whole matrices, d_model by d_model; they share one.",
-            HEADS,
-        ),
-        Mistake(
-            _work(lambda batch, length, d_model, head: 4 * head, lambda batch, length, d_model, head: 2 * head),
-            "every head does the work of all of them; the heads share the d_model numbers.",
-            HEADS,
-        ),
-        Mistake(
-            _work(lambda batch, length, d_model, head: 4 / head),
-            "the projections are those of one head.",
-            HEADS,
-        ),
-        Mistake(
-            _work(lambda batch, length, d_model, head: 4 / head, lambda batch, length, d_model, head: 2 / head),
-            "both numbers are those of one head.",
-            HEADS,
-        ),
-        Mistake(
-            _work(lambda batch, length, d_model, head: 4 / batch, lambda batch, length, d_model, head: 2 / batch),
-            "both numbers are those of one sentence, not of the batch.",
-            MULTIPLY_ADDS,
-        ),
-        Mistake(
-            _work(projections=5, pairs=1),
-            "the mixture is counted among the projections; both of its factors depend on the tokens.",
-            WEIGHTS,
-        ),
-        Mistake(
-            _work(projections=5),
-            "in the projections there is one too many: the mixture works on pairs.",
-            WEIGHTS,
-        ),
-        Mistake(
-            _work(lambda batch, length, d_model, head: 3 * head + 1),
-            "queries, keys and values get whole matrices in every head, d_model by d_model; the heads share one.",
-            HEADS,
-        ),
-        Mistake(
-            _work(pairs=lambda batch, length, d_model, head: 2 / batch),
-            "the pairs are those of one sentence, not of the batch.",
-            MULTIPLY_ADDS,
-        ),
-        Mistake(
-            _work(projections=8, pairs=4),
-            "a multiplication and its addition are counted as two, as torch's own counter does.",
-            MULTIPLY_ADDS,
-        ),
-        Mistake(
-            _work(pairs=lambda batch, length, d_model, head: 2 * d_model / length),
-            "in the pairs, a size is wrong: the square belongs to the length, not to d_model.",
-            CUBE,
-        ),
-        Mistake(
-            _work(lambda batch, length, d_model, head: 4 * d_model / length),
-            "the projections grow with the third power of d_model; one of their three sizes is another.",
-            CUBE,
-        ),
-        Mistake(
-            _work(lambda batch, length, d_model, head: 4 * length / d_model),
-            "in the projections, the square belongs to d_model, not to the length.",
-            MULTIPLY_ADDS,
-        ),
-        Mistake(
-            _work(lambda batch, length, d_model, head: 4 / (batch * length)),
-            "the projections are counted as parameters; each matrix works once for every token.",
-            PARAMETERS,
-        ),
-        Mistake(
-            lambda batch, length, d_model, head: _work_formula(batch, length, d_model, head)[::-1],
-            "the two numbers are in the wrong order.",
-            MULTIPLY_ADDS,
-        ),
-        Mistake(
-            _work(pairs=lambda batch, length, d_model, head: 2 / d_model),
-            "in the pairs, each pair counts as one; a score is a sum of products.",
-            MULTIPLY_ADDS,
-        ),
-    ),
-)
+    wrong=mistakes({
+        MULTIPLY_ADDS: {
+            "this is the work for the scores alone; values, mixture and output projection are missing.": _work(2, 1),
+            "the two numbers are in the wrong order.": lambda **sizes: _work_formula(**sizes)[::-1],
+        },
+        WEIGHTS: {
+            "the mixture is counted among the projections; both of its factors depend on the tokens.": _work(5, 1),
+        },
+    }) + mistakes({
+        MULTIPLY_ADDS: {
+            "only one sentence is counted, not the batch.":
+                _work(lambda batch, **_: 4 / batch, lambda batch, **_: 2 / batch),
+            "a multiplication and its addition are counted as two, as torch's own counter does.": _work(8, 4),
+            "the square belongs to d_model, not to the length.":
+                _work(lambda length, d_model, **_: 4 * length / d_model),
+            "each pair counts as one; a score is a sum of products.": _work(pairs=lambda d_model, **_: 2 / d_model),
+        },
+        ALL_HEADS: {
+            "one of the four is missing. Is it the output?": _work(3),
+            "those of values and output are missing.": _work(2),
+        },
+        WEIGHTS: {
+            "there is the comparison or the mixture, but both work on pairs.": _work(pairs=1),
+            "there is one too many: the mixture works on pairs.": _work(5),
+        },
+        HEADS: {
+            "only one head is counted.": _work(lambda head, **_: 4 / head, lambda head, **_: 2 / head),
+            "every head works with all d_model numbers.": _work(pairs=lambda head, **_: 2 * head),
+            "every head has whole matrices, d_model by d_model; they share one.": _work(lambda head, **_: 4 * head),
+            "queries, keys and values get whole matrices in every head, d_model by d_model; the heads share one.":
+                _work(lambda head, **_: 3 * head + 1),
+        },
+        CUBE: {
+            "a size is wrong: the square belongs to the length, not to d_model.":
+                _work(pairs=lambda d_model, length, **_: 2 * d_model / length),
+            "the work grows with the third power of d_model; one of the three sizes of a product is another.":
+                _work(lambda d_model, length, **_: 4 * d_model / length),
+        },
+        PARAMETERS: {
+            "the parameters are counted; each matrix works once for every token.":
+                _work(lambda batch, length, **_: 4 / (batch * length)),
+        },
+    }, by_part=True),
+)  # fmt: skip
 
 
 # 01.5. The layers of one trial: each shortcut of a test is fooled by at least one. The tokens come sorted by
@@ -928,131 +674,55 @@ FOLLOWS_TOKENS = Exercise(
     returns="True or False",
     right=(_follows(_orders), _follows_in_loops, _follows_by_matrices),
     run=lambda answer, layer, x: {name: answer(layer=one, x=x) for name, one in layer.items()},
-    wrong=(
-        Mistake(
-            _follows(lambda x: [[*range(1, len(x), 2), *range(0, len(x), 2)]]),
-            "one shuffle, or a few, are tried; some layers follow in these and not in others.",
-            ORDER,
-        ),
-        Mistake(
-            _follows(_neighbours),
-            "only neighbours are exchanged, one pair at a time; some layers mind only a larger change.",
-            ORDER,
-        ),
-        Mistake(
-            _follows(lambda x: [list(range(len(x)))[::-1]]),
-            "only the tokens turned round count (the last order of a loop may be that one).",
-            ORDER,
-        ),
-        Mistake(
-            _follows(_circle),
-            "the tokens are only moved in a circle; there are more orders.",
-            ORDER,
-        ),
-        Mistake(
-            _follows(lambda x: [[1, 0, *range(2, len(x))]]),
-            "only the first two tokens are exchanged.",
-            ORDER,
-        ),
-        Mistake(
-            lambda layer, x: True,
-            "every layer passes. Is one order that fits enough for your test? "
-            "The order in which nothing moves always fits.",
-            ORDER,
-        ),
-        Mistake(
-            lambda layer, x: False,
-            "no layer passes. An order that fits should not end your test.",
-            ORDER,
-        ),
-        Mistake(
-            lambda layer, x: all(_same(layer(x[order]), layer(x)) for order in _orders(x)),
-            "the results should stay where they are; but they should follow their tokens.",
-            ORDER,
-        ),
-        Mistake(
-            lambda layer, x: all(
-                _same(layer(x[order]), layer(x)[torch.tensor(order).argsort()]) for order in _orders(x)
-            ),
-            "the results are shuffled by another order than the tokens: back, or without them.",
-            ORDER,
-        ),
-        Mistake(
-            lambda layer, x: all(_same(layer(x[:, order]), layer(x)[:, order]) for order in _orders(x.T)),
-            "the numbers of each token are shuffled, not the tokens.",
-            ORDER,
-        ),
-        Mistake(
-            _follows(_orders, lambda one, other: (one - other).max() < 1e-5),
-            "the largest difference is taken without its sign removed: one far below 0 passes.",
-            ORDER,
-        ),
-        Mistake(
-            _follows(_orders, lambda one, other: (other - one).max() < 1e-5),
-            "differences keep their sign, so that a layer which grows under a shuffle passes.",
-            ORDER,
-        ),
-        Mistake(
-            _follows(_orders, lambda one, other: (one - other).sum().abs() < 1e-4),
-            "all differences are added up, and they cancel.",
-            ORDER,
-        ),
-        Mistake(
-            _follows(_orders, torch.equal),
-            "the numbers must be exactly the same, but a sum in another order is rounded differently.",
-            ORDER,
-        ),
-        Mistake(
-            _follows(_orders, lambda one, other: torch.allclose(one, other, rtol=0, atol=0.1)),
-            "a difference of 0.01 passes as rounding.",
-            ORDER,
-        ),
-        Mistake(
-            _follows(_orders, lambda one, other: torch.allclose(one, other, rtol=0, atol=1e-3)),
-            "a difference of 0.0001 passes as rounding; the docstring allows less.",
-            ORDER,
-        ),
-        Mistake(
-            _follows(_orders, lambda one, other: ((one - other).abs() < 1e-5).any()),
-            "one number that fits is enough for your test; all must fit.",
-            ORDER,
-        ),
-        Mistake(
-            _follows(_orders, lambda one, other: ((one - other).abs() < 1e-5).all(dim=1).any()),
-            "one row that fits is enough for your test; all must fit.",
-            ORDER,
-        ),
-        Mistake(
-            _follows(_orders, lambda one, other: _same(one[:, 0], other[:, 0])),
-            "only the first number of each token is compared.",
-            ORDER,
-        ),
-        Mistake(
-            _follows(_orders, lambda one, other: _same(one[0], other[0])),
-            "only the first row is compared.",
-            ORDER,
-        ),
-        Mistake(
-            _follows(_orders, lambda one, other: _same(one[-1], other[-1])),
-            "only the last row is compared.",
-            ORDER,
-        ),
-        Mistake(
-            _follows(_orders, lambda one, other: _same(one.mean(dim=1), other.mean(dim=1))),
-            "only the mean (or the sum) of each row is compared; other numbers can have the same.",
-            ORDER,
-        ),
-        Mistake(
-            _follows(_orders, lambda one, other: _same(one.norm(dim=1), other.norm(dim=1))),
-            "only the size of each row is compared, the root of its squares; other numbers can have the same.",
-            ORDER,
-        ),
-        Mistake(
-            lambda layer, x: not _follows(_orders)(layer, x),
-            "True and False are swapped.",
-            ORDER,
-        ),
-    ),
-)
+    wrong=mistakes({
+        ORDER: {
+            "one shuffle, or a few, are tried; some layers follow in these and not in others.":
+                _follows(lambda x: [[*range(1, len(x), 2), *range(0, len(x), 2)]]),
+            "only neighbours are exchanged, one pair at a time; some layers mind only a larger change.":
+                _follows(_neighbours),
+            "only the tokens turned round count (the last order of a loop may be that one).":
+                _follows(lambda x: [list(range(len(x)))[::-1]]),
+            "the tokens are only moved in a circle; there are more orders.": _follows(_circle),
+            "only the first two tokens are exchanged.": _follows(lambda x: [[1, 0, *range(2, len(x))]]),
+            "every layer passes. Is one order that fits enough for your test? The order in which nothing moves always "
+            "fits.":
+                lambda layer, x: True,
+            "no layer passes. An order that fits should not end your test.": lambda layer, x: False,
+            "the results should stay where they are; but they should follow their tokens.":
+                lambda layer, x: all(_same(layer(x[order]), layer(x)) for order in _orders(x)),
+            "the results are shuffled by another order than the tokens: back, or without them.":
+                lambda layer, x: all(
+                    _same(layer(x[order]), layer(x)[torch.tensor(order).argsort()]) for order in _orders(x)
+                ),
+            "the numbers of each token are shuffled, not the tokens.":
+                lambda layer, x: all(_same(layer(x[:, order]), layer(x)[:, order]) for order in _orders(x.T)),
+            "the largest difference is taken without its sign removed: one far below 0 passes.":
+                _follows(_orders, lambda one, other: (one - other).max() < 1e-5),
+            "differences keep their sign, so that a layer which grows under a shuffle passes.":
+                _follows(_orders, lambda one, other: (other - one).max() < 1e-5),
+            "all differences are added up, and they cancel.":
+                _follows(_orders, lambda one, other: (one - other).sum().abs() < 1e-4),
+            "the numbers must be exactly the same, but a sum in another order is rounded differently.":
+                _follows(_orders, torch.equal),
+            "a difference of 0.01 passes as rounding.":
+                _follows(_orders, lambda one, other: torch.allclose(one, other, rtol=0, atol=0.1)),
+            "a difference of 0.0001 passes as rounding; the docstring allows less.":
+                _follows(_orders, lambda one, other: torch.allclose(one, other, rtol=0, atol=1e-3)),
+            "one number that fits is enough for your test; all must fit.":
+                _follows(_orders, lambda one, other: ((one - other).abs() < 1e-5).any()),
+            "one row that fits is enough for your test; all must fit.":
+                _follows(_orders, lambda one, other: ((one - other).abs() < 1e-5).all(dim=1).any()),
+            "only the first number of each token is compared.":
+                _follows(_orders, lambda one, other: _same(one[:, 0], other[:, 0])),
+            "only the first row is compared.": _follows(_orders, lambda one, other: _same(one[0], other[0])),
+            "only the last row is compared.": _follows(_orders, lambda one, other: _same(one[-1], other[-1])),
+            "only the mean (or the sum) of each row is compared; other numbers can have the same.":
+                _follows(_orders, lambda one, other: _same(one.mean(dim=1), other.mean(dim=1))),
+            "only the size of each row is compared, the root of its squares; other numbers can have the same.":
+                _follows(_orders, lambda one, other: _same(one.norm(dim=1), other.norm(dim=1))),
+            "True and False are swapped.": lambda layer, x: not _follows(_orders)(layer, x),
+        },
+    }),
+)  # fmt: skip
 
 EXERCISES = [ONE_HEAD, HEAD_MAPS, MASKED_WEIGHTS, LAYER_WORK, FOLLOWS_TOKENS]

@@ -7,7 +7,7 @@ from einops import einsum, rearrange
 from torch.nn import functional as F
 
 from synth_lib.attention import Attention
-from synth_lib.checks.exercise import Exercise, Mistake, Reads, RowsSumTo1
+from synth_lib.checks.exercise import Exercise, Reads, RowsSumTo1, mistakes
 
 MODULE = "A module holds its parameters"
 EQUATIONS = "The equations"
@@ -70,86 +70,48 @@ LINEAR_SCORES = Exercise(
     level="easy",
     inputs=_linear_inputs,
     returns="query key",
-    holds=(Reads("x", 0, 0, "token"),),
+    properties=(Reads("x", 0, 0, "token"),),
     right=(
         _linear_matmul,
         _linear_in_loops,
         _linear_einsum,
         lambda x, W1, b1, W2, b2: F.linear(F.relu(F.linear(x, W1, b1)), W2, b2),
     ),
-    wrong=(
-        Mistake(
-            lambda x, W1, b1, W2, b2: (x @ W1 + b1).relu() @ W2.T + b2,
-            "W1 is used the wrong way round. It is square, so torch does not complain.",
-            MODULE,
-        ),
-        Mistake(
-            lambda x, W1, b1, W2, b2: (x @ W1.T + b1) @ W2.T + b2,
-            "there is no relu, so the two layers are no more than one.",
-            RELU,
-        ),
-        Mistake(
-            lambda x, W1, b1, W2, b2: ((x @ W1.T + b1) @ W2.T + b2).relu(),
-            "the relu acts on the scores, not between the two layers.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda x, W1, b1, W2, b2: ((x @ W1.T + b1).relu() @ W2.T + b2).relu(),
-            "there is a second relu, on the scores; scores may be negative.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda x, W1, b1, W2, b2: ((x @ W1.T).relu() + b1) @ W2.T + b2,
-            "the first bias is added after the relu instead of before it.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda x, W1, b1, W2, b2: (x @ W1.T).relu() @ W2.T + b2,
-            "the bias of the first layer is missing.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda x, W1, b1, W2, b2: (x @ W1.T + b1).relu() @ W2.T,
-            "the bias of the second layer is missing.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda x, W1, b1, W2, b2: (x @ W1.T).relu() @ W2.T,
-            "both biases are missing.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda x, W1, b1, W2, b2: _linear_matmul(x.relu(), W1, b1, W2, b2),
-            "there is a second relu, on x; the numbers of a token may be negative.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda x, W1, b1, W2, b2: (x.relu() @ W1.T + b1) @ W2.T + b2,
-            "the relu acts on x, not between the two layers.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda x, W1, b1, W2, b2: F.gelu(x @ W1.T + b1) @ W2.T + b2,
-            "a gelu stands where equation (2) has a relu.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda x, W1, b1, W2, b2: _linear_matmul(x, W1, b1, W2, b2).softmax(dim=0),
-            "there is a softmax, and along the queries; the exercise asks for the scores before it.",
-            SOFTMAX,
-        ),
-        Mistake(
-            lambda x, W1, b1, W2, b2: _linear_matmul(x, W1, b1, W2, b2).T,
-            "rows and columns are swapped: a row should belong to a token that attends.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda x, W1, b1, W2, b2: _linear_matmul(x, W1, b1, W2, b2).softmax(dim=-1),
-            "it goes one step too far: these are weights, and the exercise asks for the scores before them.",
-            SOFTMAX,
-        ),
-    ),
-)
+    wrong=mistakes({
+        MODULE: {
+            "W1 is used the wrong way round. It is square, so torch does not complain.":
+                lambda x, W1, b1, W2, b2: (x @ W1 + b1).relu() @ W2.T + b2,
+        },
+        RELU: {
+            "there is no relu, so the two layers are no more than one.":
+                lambda x, W1, b1, W2, b2: (x @ W1.T + b1) @ W2.T + b2,
+        },
+        EQUATIONS: {
+            "the relu acts on the scores, not between the two layers.":
+                lambda x, W1, b1, W2, b2: ((x @ W1.T + b1) @ W2.T + b2).relu(),
+            "there is a second relu, on the scores; scores may be negative.":
+                lambda x, W1, b1, W2, b2: ((x @ W1.T + b1).relu() @ W2.T + b2).relu(),
+            "the first bias is added after the relu instead of before it.":
+                lambda x, W1, b1, W2, b2: ((x @ W1.T).relu() + b1) @ W2.T + b2,
+            "the bias of the first layer is missing.": lambda x, W1, b1, W2, b2: (x @ W1.T).relu() @ W2.T + b2,
+            "the bias of the second layer is missing.": lambda x, W1, b1, W2, b2: (x @ W1.T + b1).relu() @ W2.T,
+            "both biases are missing.": lambda x, W1, b1, W2, b2: (x @ W1.T).relu() @ W2.T,
+            "there is a second relu, on x; the numbers of a token may be negative.":
+                lambda x, W1, b1, W2, b2: _linear_matmul(x.relu(), W1, b1, W2, b2),
+            "the relu acts on x, not between the two layers.":
+                lambda x, W1, b1, W2, b2: (x.relu() @ W1.T + b1) @ W2.T + b2,
+            "a gelu stands where equation (2) has a relu.": lambda x, W1, b1, W2, b2: F.gelu(x @ W1.T + b1) @ W2.T + b2,
+            "rows and columns are swapped: a row should belong to a token that attends.":
+                lambda x, W1, b1, W2, b2: _linear_matmul(x, W1, b1, W2, b2).T,
+        },
+        SOFTMAX: {
+            "there is a softmax, and along the queries; the exercise asks for the scores before it.":
+                lambda x, W1, b1, W2, b2: _linear_matmul(x, W1, b1, W2, b2).softmax(dim=0),
+            "it goes one step too far: these are weights, and the exercise asks for the scores before them.":
+                lambda x, W1, b1, W2, b2: _linear_matmul(x, W1, b1, W2, b2).softmax(dim=-1),
+        },
+    }),
+)  # fmt: skip
 
 
 # 02.2. As many keys as queries, so that a map with the two swapped has the right shape.
@@ -210,98 +172,57 @@ HEAD_SCORES = Exercise(
     level="medium",
     inputs=_head_inputs,
     returns="batch head query key",
-    holds=(Reads("x", 1, 2, "token"), Reads("x", 0, 0, "sentence"), Reads("W2", 0, 1, "head")),
+    properties=(Reads("x", 1, 2, "token"), Reads("x", 0, 0, "sentence"), Reads("W2", 0, 1, "head")),
     right=(_head_einsum, _head_matmul, _head_in_loops),
-    wrong=(
-        Mistake(
-            lambda x, W1, b1, W2, b2: _head_from((x @ W1 + b1).relu().reshape(len(x), len(W2), x.shape[1], -1), W2, b2),
-            "the heads are cut out by a reshape alone, so a row of a head is fed by other tokens.",
-            SPLITTING,
-        ),
-        Mistake(
-            lambda x, W1, b1, W2, b2: _head_from(
-                _hidden(x, W1, b1, W2, "batch query (d_head head) -> batch head query d_head"), W2, b2
-            ),
-            "the hidden numbers are dealt out to the heads like cards; each head owns neighbours.",
-            SPLITTING,
-        ),
-        Mistake(
-            lambda x, W1, b1, W2, b2: _head_einsum(x, W1, b1, W2, b2).transpose(2, 3),
-            "query and key are swapped: a row should belong to a token that attends.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda x, W1, b1, W2, b2: _head_einsum(x, W1, b1, W2, b2).transpose(1, 2),
-            "the numbers are there, but head stands behind query.",
-            SPLITTING,
-        ),
-        Mistake(
-            lambda x, W1, b1, W2, b2: _head_from(_hidden(x, W1, b1, W2), W2[0], b2),
-            "all heads use the second matrix of head 0.",
-            HEADS,
-        ),
-        Mistake(
-            lambda x, W1, b1, W2, b2: _head_einsum(x, W1, b1, W2, b2).sum(dim=1),
-            "the heads are added up; each should keep a map of its own.",
-            HEADS,
-        ),
-        Mistake(
-            lambda x, W1, b1, W2, b2: _head_from(rearrange(x @ W1 + b1, SPLIT, head=len(W2)), W2, b2),
-            "there is no relu, so the two layers are no more than one.",
-            RELU,
-        ),
-        Mistake(
-            lambda x, W1, b1, W2, b2: _head_from(rearrange(x @ W1 + b1, SPLIT, head=len(W2)), W2, b2).relu(),
-            "the relu acts on the scores, not between the two layers.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda x, W1, b1, W2, b2: _head_einsum(x, W1, b1, W2, b2).relu(),
-            "there is a second relu, on the scores; scores may be negative.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda x, W1, b1, W2, b2: (_hidden(x, W1, b1, W2) @ W2).sum(dim=1, keepdim=True) + b2[:, None],
-            "the products of all heads are added up, so the heads differ in nothing but their bias.",
-            HEADS,
-        ),
-        Mistake(
-            lambda x, W1, b1, W2, b2: _head_einsum(x, W1, b1, W2, b2).transpose(0, 1),
-            "the numbers are there, but head stands in front of batch.",
-            SPLITTING,
-        ),
-        Mistake(
-            lambda x, W1, b1, W2, b2: _hidden(x, W1, b1, W2) @ W2 + b2[:, :, None],
-            "the second bias runs along the queries, but there is one for each place that is attended to.",
-            HEADS,
-        ),
-        Mistake(
-            lambda x, W1, b1, W2, b2: _head_from(_hidden(x, W1.T, b1, W2), W2, b2),
-            "W1 is used the wrong way round; here its first axis is the one that goes in.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda x, W1, b1, W2, b2: _head_einsum(x, W1, b1, W2, b2) / sqrt(W2.shape[1]),
-            "the scores are divided by the root of d_head, as for the dot product; equation (2) is not.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda x, W1, b1, W2, b2: _head_einsum(x, W1, 0 * b1, W2, b2),
-            "the bias of the first layer is missing.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda x, W1, b1, W2, b2: _hidden(x, W1, b1, W2) @ W2,
-            "the bias of the second layer is missing.",
-            HEADS,
-        ),
-        Mistake(
-            lambda x, W1, b1, W2, b2: _head_einsum(x, W1, b1, W2, b2).softmax(dim=-1),
-            "it goes one step too far: these are weights, and the exercise asks for the scores before them.",
-            SOFTMAX,
-        ),
-    ),
-)
+    wrong=mistakes({
+        SPLITTING: {
+            "the heads are cut out by a reshape alone, so a row of a head is fed by other tokens.":
+                lambda x, W1, b1, W2, b2: _head_from(
+                    (x @ W1 + b1).relu().reshape(len(x), len(W2), x.shape[1], -1), W2, b2
+                ),
+            "the hidden numbers are dealt out to the heads like cards; each head owns neighbours.":
+                lambda x, W1, b1, W2, b2: _head_from(
+                    _hidden(x, W1, b1, W2, "batch query (d_head head) -> batch head query d_head"), W2, b2
+                ),
+            "the numbers are there, but head stands behind query.":
+                lambda x, W1, b1, W2, b2: _head_einsum(x, W1, b1, W2, b2).transpose(1, 2),
+            "the numbers are there, but head stands in front of batch.":
+                lambda x, W1, b1, W2, b2: _head_einsum(x, W1, b1, W2, b2).transpose(0, 1),
+        },
+        EQUATIONS: {
+            "query and key are swapped: a row should belong to a token that attends.":
+                lambda x, W1, b1, W2, b2: _head_einsum(x, W1, b1, W2, b2).transpose(2, 3),
+            "the relu acts on the scores, not between the two layers.":
+                lambda x, W1, b1, W2, b2: _head_from(rearrange(x @ W1 + b1, SPLIT, head=len(W2)), W2, b2).relu(),
+            "there is a second relu, on the scores; scores may be negative.":
+                lambda x, W1, b1, W2, b2: _head_einsum(x, W1, b1, W2, b2).relu(),
+            "W1 is used the wrong way round; here its first axis is the one that goes in.":
+                lambda x, W1, b1, W2, b2: _head_from(_hidden(x, W1.T, b1, W2), W2, b2),
+            "the scores are divided by the root of d_head, as for the dot product; equation (2) is not.":
+                lambda x, W1, b1, W2, b2: _head_einsum(x, W1, b1, W2, b2) / sqrt(W2.shape[1]),
+            "the bias of the first layer is missing.": lambda x, W1, b1, W2, b2: _head_einsum(x, W1, 0 * b1, W2, b2),
+        },
+        HEADS: {
+            "all heads use the second matrix of head 0.":
+                lambda x, W1, b1, W2, b2: _head_from(_hidden(x, W1, b1, W2), W2[0], b2),
+            "the heads are added up; each should keep a map of its own.":
+                lambda x, W1, b1, W2, b2: _head_einsum(x, W1, b1, W2, b2).sum(dim=1),
+            "the products of all heads are added up, so the heads differ in nothing but their bias.":
+                lambda x, W1, b1, W2, b2: (_hidden(x, W1, b1, W2) @ W2).sum(dim=1, keepdim=True) + b2[:, None],
+            "the second bias runs along the queries, but there is one for each place that is attended to.":
+                lambda x, W1, b1, W2, b2: _hidden(x, W1, b1, W2) @ W2 + b2[:, :, None],
+            "the bias of the second layer is missing.": lambda x, W1, b1, W2, b2: _hidden(x, W1, b1, W2) @ W2,
+        },
+        RELU: {
+            "there is no relu, so the two layers are no more than one.":
+                lambda x, W1, b1, W2, b2: _head_from(rearrange(x @ W1 + b1, SPLIT, head=len(W2)), W2, b2),
+        },
+        SOFTMAX: {
+            "it goes one step too far: these are weights, and the exercise asks for the scores before them.":
+                lambda x, W1, b1, W2, b2: _head_einsum(x, W1, b1, W2, b2).softmax(dim=-1),
+        },
+    }),
+)  # fmt: skip
 
 
 # 02.3
@@ -379,82 +300,49 @@ SHORT_MAP = Exercise(
     level="medium",
     inputs=_short_inputs,
     returns="batch query key",
-    holds=(RowsSumTo1(), Reads("x", 1, 1, "token"), Reads("x", 0, 0, "sentence")),
-    shows=_small_short,
+    properties=(RowsSumTo1(), Reads("x", 1, 1, "token"), Reads("x", 0, 0, "sentence")),
+    example=_small_short,
     right=(_short_cut_scores, _short_cut_weights, _short_mask, _short_renormalised, _short_in_loops),
-    wrong=(
-        Mistake(
-            lambda x, W1, W2: _all_scores(x, W1, W2).softmax(dim=-1)[..., : x.shape[1]],
-            "the map is cut after the softmax, so its rows sum to less than 1.",
-            CUT,
-        ),
-        Mistake(
-            lambda x, W1, W2: _all_scores(x, W1, W2).softmax(dim=-1),
-            "nothing is cut: the map has a column for places that this sentence does not have.",
-            MAX_LENGTH,
-        ),
-        Mistake(
-            lambda x, W1, W2: _all_scores(x, W1, W2)[..., -x.shape[1] :].softmax(dim=-1),
-            "it keeps the last columns. Where do sentences start?",
-            MAX_LENGTH,
-        ),
-        Mistake(
-            lambda x, W1, W2: _all_scores(x, W1, W2)[..., : x.shape[1]].softmax(dim=1),
-            "the softmax runs along the queries, so the columns sum to 1 and not the rows.",
-            SOFTMAX,
-        ),
-        Mistake(
-            lambda x, W1, W2: _all_scores(x, W1, W2)[..., : x.shape[1]].softmax(dim=0),
-            "the softmax runs along the batch, so it mixes sentences. A softmax without dim can do that too.",
-            SOFTMAX,
-        ),
-        Mistake(
-            lambda x, W1, W2: _short_cut_scores(x, W1, W2).transpose(1, 2),
-            "queries and keys are swapped in the map: a row should belong to a token that attends.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda x, W1, W2: _all_scores(x, W1, W2)[..., : x.shape[1]].transpose(1, 2).softmax(dim=-1),
-            "queries and keys are swapped in the scores, before the softmax.",
-            EQUATIONS,
-        ),
-        Mistake(
-            _short_without_exp,
-            "the scores are divided by their sum as they are; the softmax first makes each one positive.",
-            SOFTMAX,
-        ),
-        Mistake(
-            _short_zero_scores,
-            "the scores of the places outside are set to 0, and a score of 0 still gets a share.",
-            CUT,
-        ),
-        Mistake(
-            lambda x, W1, W2: _all_scores(x, W1, W2)[..., : x.shape[1]],
-            "these are the scores; the softmax is missing.",
-            SOFTMAX,
-        ),
-        Mistake(
-            lambda x, W1, W2: (x @ W1 @ W2[:, : x.shape[1]]).softmax(dim=-1),
-            "there is no relu, so the two layers are no more than one.",
-            RELU,
-        ),
-        Mistake(
-            lambda x, W1, W2: _all_scores(x, W1, W2)[..., : x.shape[1]].relu().softmax(dim=-1),
-            "there is a second relu, on the scores; scores may be negative.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda x, W1, W2: (x @ W1 @ W2[:, : x.shape[1]]).relu().softmax(dim=-1),
-            "the relu acts on the scores, not between the two layers.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda x, W1, W2: _short_cut_scores(x, W1.T, W2),
-            "W1 is used the wrong way round; here its first axis is the one that goes in.",
-            EQUATIONS,
-        ),
-    ),
-)
+    wrong=mistakes({
+        CUT: {
+            "the map is cut after the softmax, so its rows sum to less than 1.":
+                lambda x, W1, W2: _all_scores(x, W1, W2).softmax(dim=-1)[..., : x.shape[1]],
+            "the scores of the places outside are set to 0, and a score of 0 still gets a share.": _short_zero_scores,
+        },
+        MAX_LENGTH: {
+            "nothing is cut: the map has a column for places that this sentence does not have.":
+                lambda x, W1, W2: _all_scores(x, W1, W2).softmax(dim=-1),
+            "it keeps the last columns. Where do sentences start?":
+                lambda x, W1, W2: _all_scores(x, W1, W2)[..., -x.shape[1] :].softmax(dim=-1),
+        },
+        SOFTMAX: {
+            "the softmax runs along the queries, so the columns sum to 1 and not the rows.":
+                lambda x, W1, W2: _all_scores(x, W1, W2)[..., : x.shape[1]].softmax(dim=1),
+            "the softmax runs along the batch, so it mixes sentences. A softmax without dim can do that too.":
+                lambda x, W1, W2: _all_scores(x, W1, W2)[..., : x.shape[1]].softmax(dim=0),
+            "the scores are divided by their sum as they are; the softmax first makes each one positive.":
+                _short_without_exp,
+            "these are the scores; the softmax is missing.":
+                lambda x, W1, W2: _all_scores(x, W1, W2)[..., : x.shape[1]],
+        },
+        EQUATIONS: {
+            "queries and keys are swapped in the map: a row should belong to a token that attends.":
+                lambda x, W1, W2: _short_cut_scores(x, W1, W2).transpose(1, 2),
+            "queries and keys are swapped in the scores, before the softmax.":
+                lambda x, W1, W2: _all_scores(x, W1, W2)[..., : x.shape[1]].transpose(1, 2).softmax(dim=-1),
+            "there is a second relu, on the scores; scores may be negative.":
+                lambda x, W1, W2: _all_scores(x, W1, W2)[..., : x.shape[1]].relu().softmax(dim=-1),
+            "the relu acts on the scores, not between the two layers.":
+                lambda x, W1, W2: (x @ W1 @ W2[:, : x.shape[1]]).relu().softmax(dim=-1),
+            "W1 is used the wrong way round; here its first axis is the one that goes in.":
+                lambda x, W1, W2: _short_cut_scores(x, W1.T, W2),
+        },
+        RELU: {
+            "there is no relu, so the two layers are no more than one.":
+                lambda x, W1, W2: (x @ W1 @ W2[:, : x.shape[1]]).softmax(dim=-1),
+        },
+    }),
+)  # fmt: skip
 
 
 # 02.4
@@ -472,16 +360,9 @@ def _cost_inputs(draw):
     }
 
 
-def _cost_parameters(max_length, d_model, head):
-    return 3 * (d_model**2 + d_model) + d_model * max_length + head * max_length
-
-
-def _cost_multiply_adds(batch, length, d_model):
-    return batch * (3 * length * d_model**2 + 2 * length**2 * d_model)
-
-
 def _cost_formula(batch, length, max_length, d_model, head):
-    return _cost_parameters(max_length, d_model, head), _cost_multiply_adds(batch, length, d_model)
+    parameters = 3 * (d_model**2 + d_model) + d_model * max_length + head * max_length
+    return parameters, batch * (3 * length * d_model**2 + 2 * length**2 * d_model)
 
 
 def _cost_lists(batch, length, max_length, d_model, head):
@@ -500,6 +381,22 @@ def _cost_counted(batch, length, max_length, d_model, head):
     return sum(parameter.numel() for parameter in layer.parameters()), linear + 2 * maps
 
 
+def _cost_with(parameters=lambda **_: 0, multiply_adds=lambda **_: 0):
+    """Wrong answers: what they count too much in each of the two numbers, from the sizes by name."""
+
+    def answer(**sizes):
+        right = _cost_formula(**sizes)
+        return right[0] + parameters(**sizes), right[1] + sizes["batch"] * multiply_adds(**sizes)
+
+    return answer
+
+
+def _cost_with_projections(more):
+    return _cost_with(
+        lambda d_model, **_: more * (d_model**2 + d_model), lambda length, d_model, **_: more * length * d_model**2
+    )
+
+
 LAYER_COST = Exercise(
     key="02.4",
     title="the bill for the whole layer",
@@ -509,233 +406,84 @@ LAYER_COST = Exercise(
     inputs=_cost_inputs,
     returns="parameters, multiply_adds",
     right=(_cost_formula, _cost_lists, _cost_counted),
-    wrong=(
-        Mistake(
-            lambda batch, length, max_length, d_model, head: (
-                2 * (d_model**2 + d_model) + d_model * max_length + max_length**2 + (1 + head) * max_length,
-                _cost_multiply_adds(batch, length, d_model),
-            ),
-            "in the parameters, the hidden layer is max_length wide.",
-            QUESTION,
-        ),
-        Mistake(
-            lambda batch, length, max_length, d_model, head: (
-                3 * (d_model**2 + d_model) + d_model * max_length + max_length,
-                _cost_multiply_adds(batch, length, d_model),
-            ),
-            "the parameters count one second bias, but every head has one.",
-            HEADS,
-        ),
-        Mistake(
-            lambda batch, length, max_length, d_model, head: (
-                3 * d_model**2 + d_model * max_length,
-                _cost_multiply_adds(batch, length, d_model),
-            ),
-            "the parameters are counted without biases, as in Table 1; the docstring asks for them.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda batch, length, max_length, d_model, head: (
-                3 * (d_model**2 + d_model) + d_model * max_length,
-                _cost_multiply_adds(batch, length, d_model),
-            ),
-            "in the parameters, the biases of the second layers are missing.",
-            HEADS,
-        ),
-        Mistake(
-            lambda batch, length, max_length, d_model, head: (
-                _cost_parameters(max_length, d_model, head) - 2 * d_model,
-                _cost_multiply_adds(batch, length, d_model),
-            ),
-            "in the parameters, the biases of values and output projection are missing.",
-            LIBRARY,
-        ),
-        Mistake(
-            lambda batch, length, max_length, d_model, head: (
-                _cost_parameters(max_length, d_model, head) - d_model,
-                _cost_multiply_adds(batch, length, d_model),
-            ),
-            "in the parameters, one bias of size d_model is missing; hidden layer, values and output have one each.",
-            LIBRARY,
-        ),
-        Mistake(
-            lambda batch, length, max_length, d_model, head: (
-                _cost_parameters(max_length, d_model, head) + d_model**2 + d_model,
-                _cost_multiply_adds(batch, length, d_model),
-            ),
-            "in the parameters, there is one projection too many; Dense makes no queries and no keys.",
-            MULTIPLY_ADDS,
-        ),
-        Mistake(
-            lambda batch, length, max_length, d_model, head: (
-                _cost_parameters(max_length, d_model, head),
-                _cost_multiply_adds(batch, length, d_model) + batch * length * d_model**2,
-            ),
-            "in the multiply-adds, there is one projection too many; Dense makes no queries and no keys.",
-            MULTIPLY_ADDS,
-        ),
-        Mistake(
-            lambda batch, length, max_length, d_model, head: (
-                _cost_parameters(max_length, d_model, head) + d_model**2 + d_model,
-                _cost_multiply_adds(batch, length, d_model) + batch * length * d_model**2,
-            ),
-            "in both numbers, there is one projection too many; Dense makes no queries and no keys.",
-            MULTIPLY_ADDS,
-        ),
-        Mistake(
-            lambda batch, length, max_length, d_model, head: (
-                _cost_parameters(max_length, d_model, head),
-                batch * (3 * length * d_model**2 + 2 * length * max_length * d_model),
-            ),
-            "in the multiply-adds, the maps are as wide as max_length; this sentence uses length columns.",
-            MULTIPLY_ADDS,
-        ),
-        Mistake(
-            lambda batch, length, max_length, d_model, head: (
-                _cost_parameters(max_length, d_model, head),
-                batch * (3 * length * d_model**2 + (1 + head) * length**2 * d_model),
-            ),
-            "in the multiply-adds, the average counts all d_model columns of the values once for each head.",
-            VALUES,
-        ),
-        Mistake(
-            lambda batch, length, max_length, d_model, head: (
-                _cost_parameters(max_length, d_model, head) - (d_model**2 + d_model),
-                _cost_multiply_adds(batch, length, d_model),
-            ),
-            "in the parameters, one projection is missing; values and output have one each.",
-            LIBRARY,
-        ),
-        Mistake(
-            lambda batch, length, max_length, d_model, head: (
-                _cost_parameters(max_length, d_model, head),
-                _cost_multiply_adds(batch, length, d_model) - batch * length * d_model**2,
-            ),
-            "in the multiply-adds, one projection is missing; values and output have one each.",
-            LIBRARY,
-        ),
-        Mistake(
-            lambda batch, length, max_length, d_model, head: (
-                _cost_parameters(max_length, d_model, head) - (d_model**2 + d_model),
-                _cost_multiply_adds(batch, length, d_model) - batch * length * d_model**2,
-            ),
-            "in both numbers, one projection is missing; values and output have one each.",
-            LIBRARY,
-        ),
-        Mistake(
-            lambda batch, length, max_length, d_model, head: (
-                d_model**2 + d_model * max_length,
-                batch * (length * d_model**2 + length**2 * d_model),
-            ),
-            "this is the bill for the scores alone, without biases; values, average and output are missing.",
-            VALUES,
-        ),
-        Mistake(
-            lambda batch, length, max_length, d_model, head: (
-                _cost_parameters(length, d_model, head),
-                _cost_multiply_adds(batch, length, d_model),
-            ),
-            "the parameters depend on the length of this sentence; they must serve the longest one.",
-            MAX_LENGTH,
-        ),
-        Mistake(
-            lambda batch, length, max_length, d_model, head: (
-                3 * (d_model**2 + d_model) + head * (d_model * max_length + max_length),
-                _cost_multiply_adds(batch, length, d_model),
-            ),
-            "in the parameters, the second matrix of every head reads all d_model hidden numbers.",
-            HEADS,
-        ),
-        Mistake(
-            lambda batch, length, max_length, d_model, head: (
-                (head + 2) * (d_model**2 + d_model) + d_model * max_length + head * max_length,
-                _cost_multiply_adds(batch, length, d_model),
-            ),
-            "in the parameters, every head has a whole first layer; the heads share one.",
-            HEADS,
-        ),
-        Mistake(
-            lambda batch, length, max_length, d_model, head: (
-                d_model**2 + d_model + d_model * max_length + head * max_length,
-                batch * (length * d_model**2 + length**2 * d_model),
-            ),
-            "this is the bill for the scores alone; values, average and output projection are missing.",
-            VALUES,
-        ),
-        Mistake(
-            lambda batch, length, max_length, d_model, head: (
-                _cost_parameters(max_length, d_model, head),
-                batch * (3 * length * d_model**2 + length * max_length * d_model + length**2 * d_model),
-            ),
-            "in the multiply-adds, the second layer computes all max_length columns and throws some away.",
-            MULTIPLY_ADDS,
-        ),
-        Mistake(
-            lambda batch, length, max_length, d_model, head: (
-                _cost_parameters(max_length, d_model, head),
-                _cost_multiply_adds(batch, max_length, d_model),
-            ),
-            "the multiply-adds are those of the longest possible sentence, not of this one.",
-            MULTIPLY_ADDS,
-        ),
-        Mistake(
-            lambda batch, length, max_length, d_model, head: (
-                _cost_parameters(max_length, d_model, head),
-                _cost_multiply_adds(1, length, d_model),
-            ),
-            "the multiply-adds are those of one sentence, not of the batch.",
-            MULTIPLY_ADDS,
-        ),
-        Mistake(
-            lambda batch, length, max_length, d_model, head: (
-                _cost_parameters(max_length, d_model, head),
-                2 * _cost_multiply_adds(batch, length, d_model),
-            ),
-            "a multiplication and its addition are counted as two, as torch's own counter does.",
-            MULTIPLY_ADDS,
-        ),
-        Mistake(
-            lambda batch, length, max_length, d_model, head: (
-                _cost_parameters(max_length, d_model, head),
-                batch * (3 * length * d_model**2 + length**2 * d_model),
-            ),
-            "in the multiply-adds, only one product of size length x length is counted.",
-            VALUES,
-        ),
-        Mistake(
-            lambda batch, length, max_length, d_model, head: (
-                _cost_parameters(max_length, d_model, head),
-                batch * (3 * length * d_model**2 + 2 * head * length**2 * d_model),
-            ),
-            "in the multiply-adds, every head works with all d_model features.",
-            MULTIPLY_ADDS,
-        ),
-        Mistake(
-            lambda batch, length, max_length, d_model, head: (
-                _cost_parameters(max_length, d_model, head),
-                _cost_parameters(max_length, d_model, head),
-            ),
-            "the second number adds up the sizes of the parameters again; work depends on batch and length.",
-            MULTIPLY_ADDS,
-        ),
-        Mistake(
-            lambda batch, length, max_length, d_model, head: (
-                4 * (d_model**2 + d_model),
-                batch * (4 * length * d_model**2 + 2 * length**2 * d_model),
-            ),
-            "this is the bill for dot-product attention, with its two projections for the scores.",
-            MULTIPLY_ADDS,
-        ),
-        Mistake(
-            lambda batch, length, max_length, d_model, head: (
-                _cost_multiply_adds(batch, length, d_model),
-                _cost_parameters(max_length, d_model, head),
-            ),
-            "the two numbers are in the wrong order.",
-            PARAMETERS,
-        ),
-    ),
-)
+    wrong=mistakes({
+        VALUES: {
+            "this is the bill for the scores alone, without biases; values, average and output are missing.":
+                lambda batch, length, max_length, d_model, head: (
+                    d_model**2 + d_model * max_length,
+                    batch * (length * d_model**2 + length**2 * d_model),
+                ),
+            "this is the bill for the scores alone; values, average and output projection are missing.":
+                lambda batch, length, max_length, d_model, head: (
+                    d_model**2 + d_model + d_model * max_length + head * max_length,
+                    batch * (length * d_model**2 + length**2 * d_model),
+                ),
+        },
+        MULTIPLY_ADDS: {
+            "the second number adds up the sizes of the parameters again; work depends on batch and length.":
+                lambda **sizes: (_cost_formula(**sizes)[0],) * 2,
+            "this is the bill for dot-product attention, with its two projections for the scores.":
+                lambda batch, length, max_length, d_model, head: (
+                    4 * (d_model**2 + d_model),
+                    batch * (4 * length * d_model**2 + 2 * length**2 * d_model),
+                ),
+        },
+        PARAMETERS: {"the two numbers are in the wrong order.": lambda **sizes: _cost_formula(**sizes)[::-1]},
+    }) + mistakes({
+        QUESTION: {
+            "the hidden layer is max_length wide.":
+                _cost_with(lambda d_model, max_length, **_: max_length**2 + max_length - d_model**2 - d_model),
+        },
+        HEADS: {
+            "one second bias is counted, but every head has one.":
+                _cost_with(lambda head, max_length, **_: max_length - head * max_length),
+            "the biases of the second layers are missing.":
+                _cost_with(lambda head, max_length, **_: -head * max_length),
+            "the second matrix of every head reads all d_model hidden numbers.":
+                _cost_with(lambda head, d_model, max_length, **_: (head - 1) * d_model * max_length),
+            "every head has a whole first layer; the heads share one.":
+                _cost_with(lambda head, d_model, **_: (head - 1) * (d_model**2 + d_model)),
+        },
+        EQUATIONS: {
+            "the biases are missing, as in Table 1; the docstring asks for them.":
+                _cost_with(lambda head, d_model, max_length, **_: -3 * d_model - head * max_length),
+        },
+        LIBRARY: {
+            "the biases of values and output projection are missing.": _cost_with(lambda d_model, **_: -2 * d_model),
+            "one bias of size d_model is missing; hidden layer, values and output have one each.":
+                _cost_with(lambda d_model, **_: -d_model),
+            "one projection is missing; values and output have one each.": _cost_with_projections(-1),
+        },
+        MAX_LENGTH: {
+            "they are counted with the length of this sentence; they must serve the longest one.":
+                _cost_with(lambda length, max_length, d_model, head, **_: (length - max_length) * (d_model + head)),
+        },
+        MULTIPLY_ADDS: {
+            "there is one projection too many; Dense makes no queries and no keys.": _cost_with_projections(1),
+            "the maps are as wide as max_length; this sentence uses length columns.":
+                _cost_with(
+                    multiply_adds=lambda length, max_length, d_model, **_: 2 * length * (max_length - length) * d_model
+                ),
+            "the second layer computes all max_length columns and throws some away.":
+                _cost_with(
+                    multiply_adds=lambda length, max_length, d_model, **_: length * (max_length - length) * d_model
+                ),
+            "the longest possible sentence is counted, not this one.":
+                lambda length, max_length, **sizes: _cost_formula(length=max_length, max_length=max_length, **sizes),
+            "one sentence is counted, not the batch.": lambda batch, **sizes: _cost_formula(1, **sizes),
+            "a multiplication and its addition are counted as two, as torch's own counter does.":
+                lambda batch, **sizes: _cost_formula(2 * batch, **sizes),
+            "every head works with all d_model features.":
+                _cost_with(multiply_adds=lambda length, d_model, head, **_: 2 * (head - 1) * length**2 * d_model),
+        },
+        VALUES: {
+            "the average counts all d_model columns of the values once for each head.":
+                _cost_with(multiply_adds=lambda length, d_model, head, **_: (head - 1) * length**2 * d_model),
+            "only one product of size length x length is counted.":
+                _cost_with(multiply_adds=lambda length, d_model, **_: -(length**2) * d_model),
+        },
+    }, by_part=True),
+)  # fmt: skip
 
 
 # 02.5. The score function of a trial is made so that each shortcut misses something.
@@ -834,108 +582,57 @@ DEPENDS_ON = Exercise(
     inputs=_depends_inputs,
     returns="query length",
     right=(_depends_by_change, _depends_by_jacobian, _depends_in_loops),
-    wrong=(
-        Mistake(
-            lambda score, x: _depends_by_change(score, x).T,
-            "the table is transposed: the row that moves comes first, the token that is changed second.",
-            MOVES,
-        ),
-        Mistake(
-            lambda score, x: torch.stack(
-                [(score(_one_token(x, n)) - score(x)).sum(dim=1).abs() > 1e-5 for n in range(len(x))], dim=1
-            ),
-            "the row is added up first, and changes up and down cancel.",
-            JACOBIAN,
-        ),
-        Mistake(
-            lambda score, x: _differences(score, x, _one_token).amax(dim=1) > 1e-5,
-            "only scores that grow with the token are counted; one that falls has changed too.",
-            JACOBIAN,
-        ),
-        Mistake(
-            lambda score, x: -_differences(score, x, _one_token).amin(dim=1) > 1e-5,
-            "only scores that fall when the token grows are counted; one that grows with it has changed too.",
-            JACOBIAN,
-        ),
-        Mistake(
-            lambda score, x: _changes(score, x, lambda x, n: _one_token(x, n, size=1e-7)).amax(dim=1) > 1e-5,
-            "nothing is found: every entry is False. Either the table is never filled, or the change of the token "
-            "is so small that the difference drowns in rounding.",
-            JACOBIAN,
-        ),
-        Mistake(
-            lambda score, x: (_changes(score, x, _one_token) > 1e-5).all(dim=1),
-            "a row counts only if all of its numbers change; one that changes is enough.",
-            MOVES,
-        ),
-        Mistake(
-            lambda score, x: torch.ones(len(x), len(x), dtype=torch.bool),
-            "every entry is True, also for a token that no row reads.",
-            JACOBIAN,
-        ),
-        Mistake(
-            lambda score, x: torch.eye(len(x), dtype=torch.bool),
-            "this is the diagonal, the table of Dense; another score function has another table.",
-            JACOBIAN,
-        ),
-        Mistake(
-            lambda score, x: (
-                torch.autograd.functional.jacobian(lambda z: score(z).softmax(dim=-1), x).abs().amax(dim=(1, 3)) > 1e-5
-            ),
-            "the weights are measured, not the scores: where a whole row of scores shifts, the softmax hides it.",
-            SOFTMAX,
-        ),
-        Mistake(
-            lambda score, x: _changes(score, x, _one_token).amax(dim=1) > 0.1,
-            "weak dependence is missed: the change of the token is too small, or the limit for rounding too large.",
-            JACOBIAN,
-        ),
-        Mistake(
-            lambda score, x: _changes(score, x, _one_token).amax(dim=1) > 0,
-            "differences or derivatives as small as rounding are counted as dependence.",
-            JACOBIAN,
-        ),
-        Mistake(
-            lambda score, x: _changes(score, x, _one_token)[:, 0] > 1e-5,
-            "only the first score of each row is looked at.",
-            MOVES,
-        ),
-        Mistake(
-            lambda score, x: torch.diagonal(_changes(score, x, _one_token), dim1=1, dim2=2) > 1e-5,
-            "it looks at one number, [i, n], instead of the whole row i.",
-            MOVES,
-        ),
-        Mistake(
-            lambda score, x: _changes(score, x, _first_number).amax(dim=1) > 1e-5,
-            "only the first number of each token is changed; some rows do not read it.",
-            JACOBIAN,
-        ),
-        Mistake(
-            lambda score, x: (_changes(score, x, _one_token).amax(dim=(0, 1)) > 1e-5).repeat(len(x), 1),
-            "a token counts for every row as soon as anything in the map moves.",
-            MOVES,
-        ),
-        Mistake(
-            lambda score, x: _changes(score, x, _one_token).amax(dim=0) > 1e-5,
-            "it tells which column moves, not which row.",
-            MOVES,
-        ),
-        Mistake(
-            lambda score, x: _changes(score, x, _from_n_on).amax(dim=1) > 1e-5,
-            "all tokens from n on are changed, not token n alone.",
-            MOVES,
-        ),
-        Mistake(
-            lambda score, x: _changes(score, x, _up_to_n).amax(dim=1) > 1e-5,
-            "the changes pile up: when it is the turn of token n, the earlier ones are still changed.",
-            MOVES,
-        ),
-        Mistake(
-            lambda score, x: _depends_by_change(score, x).logical_not(),
-            "True and False are swapped.",
-            JACOBIAN,
-        ),
-    ),
-)
+    wrong=mistakes({
+        MOVES: {
+            "the table is transposed: the row that moves comes first, the token that is changed second.":
+                lambda score, x: _depends_by_change(score, x).T,
+            "a row counts only if all of its numbers change; one that changes is enough.":
+                lambda score, x: (_changes(score, x, _one_token) > 1e-5).all(dim=1),
+            "only the first score of each row is looked at.":
+                lambda score, x: _changes(score, x, _one_token)[:, 0] > 1e-5,
+            "it looks at one number, [i, n], instead of the whole row i.":
+                lambda score, x: torch.diagonal(_changes(score, x, _one_token), dim1=1, dim2=2) > 1e-5,
+            "a token counts for every row as soon as anything in the map moves.":
+                lambda score, x: (_changes(score, x, _one_token).amax(dim=(0, 1)) > 1e-5).repeat(len(x), 1),
+            "it tells which column moves, not which row.":
+                lambda score, x: _changes(score, x, _one_token).amax(dim=0) > 1e-5,
+            "all tokens from n on are changed, not token n alone.":
+                lambda score, x: _changes(score, x, _from_n_on).amax(dim=1) > 1e-5,
+            "the changes pile up: when it is the turn of token n, the earlier ones are still changed.":
+                lambda score, x: _changes(score, x, _up_to_n).amax(dim=1) > 1e-5,
+        },
+        JACOBIAN: {
+            "the row is added up first, and changes up and down cancel.":
+                lambda score, x: torch.stack(
+                    [(score(_one_token(x, n)) - score(x)).sum(dim=1).abs() > 1e-5 for n in range(len(x))], dim=1
+                ),
+            "only scores that grow with the token are counted; one that falls has changed too.":
+                lambda score, x: _differences(score, x, _one_token).amax(dim=1) > 1e-5,
+            "only scores that fall when the token grows are counted; one that grows with it has changed too.":
+                lambda score, x: -_differences(score, x, _one_token).amin(dim=1) > 1e-5,
+            "nothing is found: every entry is False. Either the table is never filled, or the change of the token is "
+            "so small that the difference drowns in rounding.":
+                lambda score, x: _changes(score, x, lambda x, n: _one_token(x, n, size=1e-7)).amax(dim=1) > 1e-5,
+            "every entry is True, also for a token that no row reads.":
+                lambda score, x: torch.ones(len(x), len(x), dtype=torch.bool),
+            "this is the diagonal, the table of Dense; another score function has another table.":
+                lambda score, x: torch.eye(len(x), dtype=torch.bool),
+            "weak dependence is missed: the change of the token is too small, or the limit for rounding too large.":
+                lambda score, x: _changes(score, x, _one_token).amax(dim=1) > 0.1,
+            "differences or derivatives as small as rounding are counted as dependence.":
+                lambda score, x: _changes(score, x, _one_token).amax(dim=1) > 0,
+            "only the first number of each token is changed; some rows do not read it.":
+                lambda score, x: _changes(score, x, _first_number).amax(dim=1) > 1e-5,
+            "True and False are swapped.": lambda score, x: _depends_by_change(score, x).logical_not(),
+        },
+        SOFTMAX: {
+            "the weights are measured, not the scores: where a whole row of scores shifts, the softmax hides it.":
+                lambda score, x: (
+                    torch.autograd.functional.jacobian(lambda z: score(z).softmax(dim=-1), x).abs().amax(dim=(1, 3))
+                    > 1e-5
+                ),
+        },
+    }),
+)  # fmt: skip
 
 EXERCISES = [LINEAR_SCORES, HEAD_SCORES, SHORT_MAP, LAYER_COST, DEPENDS_ON]

@@ -6,7 +6,7 @@ import torch
 from einops import einsum
 from torch import nn
 
-from synth_lib.checks.exercise import Exercise, Mistake, Reads
+from synth_lib.checks.exercise import Exercise, Reads, mistakes
 from synth_lib.scores import Random, shifted_scores
 
 EQUATION = "The equation"
@@ -98,121 +98,64 @@ RANDOM_ATTENTION = Exercise(
     level="easy",
     inputs=_attention_inputs,
     returns="batch head query d_head",
-    holds=(Reads("value", 0, 0, "sentence"), Reads("value", 1, 1, "head"), Reads("R", 0, 1, "head")),
+    properties=(Reads("value", 0, 0, "sentence"), Reads("value", 1, 1, "head"), Reads("R", 0, 1, "head")),
     right=(_attention_matmul, _attention_einsum, _attention_in_loops, _attention_masked),
-    wrong=(
-        Mistake(
-            lambda R, value: _cut(R, value) @ value,
-            "the softmax is missing: scores are used as if they were weights, and rows do not sum to 1.",
-            EQUATION,
-        ),
-        Mistake(
-            _attention_cut_after,
-            "the map is cut after the softmax, so its rows sum to less than 1.",
-            SHORTER,
-        ),
-        Mistake(
-            _attention_zero_scores,
-            "the scores of the places outside are set to 0, and a score of 0 still gets a share.",
-            SHORTER,
-        ),
-        Mistake(
-            lambda R, value: R[:, :, : value.shape[2]].softmax(dim=-1) @ value,
-            "the queries are not cut: there are as many rows as in R, and the sentences have fewer places.",
-            SHORTER,
-        ),
-        Mistake(
-            _attention_last_block,
-            "it uses the last rows and columns of R. Where do sentences start?",
-            SHORTER,
-        ),
-        Mistake(
-            lambda R, value: _cut(R, value).softmax(dim=1) @ value,
-            "the softmax runs along the queries, so the columns sum to 1 and not the rows.",
-            LOOPS,
-        ),
-        Mistake(
-            lambda R, value: _cut(R, value).softmax(dim=0) @ value,
-            "the softmax runs along the heads, so one head takes weight from another.",
-            HEADS,
-        ),
-        Mistake(
-            lambda R, value: _cut(R, value).flatten(1).softmax(dim=1).view_as(_cut(R, value)) @ value,
-            "the softmax runs over a whole map, so all rows together sum to 1.",
-            LOOPS,
-        ),
-        Mistake(
-            lambda R, value: _cut(R, value).softmax(dim=-1).softmax(dim=-1) @ value,
-            "there are two softmaxes, and the second takes weights for scores.",
-            TWICE,
-        ),
-        Mistake(
-            _attention_without_exp,
-            "the scores are divided by their sum as they are; the softmax first makes each one positive.",
-            LOOPS,
-        ),
-        Mistake(
-            lambda R, value: _cut(R, value).softmax(dim=-1).transpose(1, 2) @ value,
-            "queries and keys are swapped in the map: a row should belong to a token that attends.",
-            LOOPS,
-        ),
-        Mistake(
-            lambda R, value: _cut(R, value).transpose(1, 2).softmax(dim=-1) @ value,
-            "queries and keys are swapped in R, before the softmax.",
-            LOOPS,
-        ),
-        Mistake(
-            lambda R, value: _cut(R, value)[: len(value), None].softmax(dim=-1) @ value,
-            "the first axis of R is taken for the batch: every sentence has a map of its own, and the heads share it.",
-            BATCH_AXIS,
-        ),
-        Mistake(
-            lambda R, value: _cut(R, value)[0].softmax(dim=-1) @ value,
-            "all heads use the map of head 0.",
-            HEADS,
-        ),
-        Mistake(
-            lambda R, value: _cut(R, value).mean(dim=0).softmax(dim=-1) @ value,
-            "the scores of the heads are averaged; each head should keep a map of its own.",
-            HEADS,
-        ),
-        Mistake(
-            lambda R, value: _cut(R, value).softmax(dim=-1).mean(dim=0) @ value,
-            "the maps of the heads are averaged; each head should keep its own.",
-            HEADS,
-        ),
-        Mistake(
-            lambda R, value: (_cut(R, value) / sqrt(value.shape[-1])).softmax(dim=-1) @ value,
-            "the scores are divided by the root of d_head, as for the dot product; equation (4) is not.",
-            EQUATION,
-        ),
-        Mistake(
-            lambda R, value: (_cut(R, value).softmax(dim=-1) @ value).sum(dim=1),
-            "the results of the heads are added up; each should stay apart.",
-            HEADS,
-        ),
-        Mistake(
-            lambda R, value: _cut(R, value).softmax(dim=-1),
-            "this is the attention map; the exercise asks for the average that it makes of the values.",
-            EQUATION,
-        ),
-        Mistake(
-            lambda R, value: _cut(R, value).softmax(dim=-1)[..., -1:] * value[:, :, -1:],
-            "only the last key is left; each term of the sum replaces the one before instead of being added.",
-            LOOPS,
-        ),
-        Mistake(
-            lambda R, value: value.clone(),
-            "every token gets its own value back. In an einsum, one wrong name does that.",
-            HEADS,
-        ),
-        Mistake(
-            lambda R, value: value.mean(dim=2, keepdim=True).expand_as(value),
-            "every token gets the plain average, whatever R says.",
-            EQUATION,
-        ),
-    ),
-)
+    wrong=mistakes({
+        EQUATION: {
+            "the softmax is missing: scores are used as if they were weights, and rows do not sum to 1.":
+                lambda R, value: _cut(R, value) @ value,
+            "the scores are divided by the root of d_head, as for the dot product; equation (4) is not.":
+                lambda R, value: (_cut(R, value) / sqrt(value.shape[-1])).softmax(dim=-1) @ value,
+            "this is the attention map; the exercise asks for the average that it makes of the values.":
+                lambda R, value: _cut(R, value).softmax(dim=-1),
+            "every token gets the plain average, whatever R says.":
+                lambda R, value: value.mean(dim=2, keepdim=True).expand_as(value),
+        },
+        SHORTER: {
+            "the map is cut after the softmax, so its rows sum to less than 1.": _attention_cut_after,
+            "the scores of the places outside are set to 0, and a score of 0 still gets a share.":
+                _attention_zero_scores,
+            "the queries are not cut: there are as many rows as in R, and the sentences have fewer places.":
+                lambda R, value: R[:, :, : value.shape[2]].softmax(dim=-1) @ value,
+            "it uses the last rows and columns of R. Where do sentences start?": _attention_last_block,
+        },
+        LOOPS: {
+            "the softmax runs along the queries, so the columns sum to 1 and not the rows.":
+                lambda R, value: _cut(R, value).softmax(dim=1) @ value,
+            "the softmax runs over a whole map, so all rows together sum to 1.":
+                lambda R, value: _cut(R, value).flatten(1).softmax(dim=1).view_as(_cut(R, value)) @ value,
+            "the scores are divided by their sum as they are; the softmax first makes each one positive.":
+                _attention_without_exp,
+            "queries and keys are swapped in the map: a row should belong to a token that attends.":
+                lambda R, value: _cut(R, value).softmax(dim=-1).transpose(1, 2) @ value,
+            "queries and keys are swapped in R, before the softmax.":
+                lambda R, value: _cut(R, value).transpose(1, 2).softmax(dim=-1) @ value,
+            "only the last key is left; each term of the sum replaces the one before instead of being added.":
+                lambda R, value: _cut(R, value).softmax(dim=-1)[..., -1:] * value[:, :, -1:],
+        },
+        HEADS: {
+            "the softmax runs along the heads, so one head takes weight from another.":
+                lambda R, value: _cut(R, value).softmax(dim=0) @ value,
+            "all heads use the map of head 0.": lambda R, value: _cut(R, value)[0].softmax(dim=-1) @ value,
+            "the scores of the heads are averaged; each head should keep a map of its own.":
+                lambda R, value: _cut(R, value).mean(dim=0).softmax(dim=-1) @ value,
+            "the maps of the heads are averaged; each head should keep its own.":
+                lambda R, value: _cut(R, value).softmax(dim=-1).mean(dim=0) @ value,
+            "the results of the heads are added up; each should stay apart.":
+                lambda R, value: (_cut(R, value).softmax(dim=-1) @ value).sum(dim=1),
+            "every token gets its own value back. In an einsum, one wrong name does that.":
+                lambda R, value: value.clone(),
+        },
+        TWICE: {
+            "there are two softmaxes, and the second takes weights for scores.":
+                lambda R, value: _cut(R, value).softmax(dim=-1).softmax(dim=-1) @ value,
+        },
+        BATCH_AXIS: {
+            "the first axis of R is taken for the batch: every sentence has a map of its own, and the heads share it.":
+                lambda R, value: _cut(R, value)[: len(value), None].softmax(dim=-1) @ value,
+        },
+    }),
+)  # fmt: skip
 
 
 # 03.2. What counts is the map, so the answers are compared after the softmax: scores may differ by a constant a row.
@@ -310,119 +253,55 @@ SHIFT_SCORES = Exercise(
     forbidden=(shifted_scores,),
     right=(_shift_diagonal, _shift_in_loops, _shift_logarithms),
     run=_shift_run,
-    wrong=(
-        Mistake(
-            _shift_weights,
-            "these are the weights themselves. They still go through the softmax, which flattens them.",
-            TWICE,
-        ),
-        Mistake(
-            lambda length, offset, error: _diagonal(length, offset, 1.0),
-            "the wanted key has the score 1, as if a score were a weight.",
-            TWICE,
-        ),
-        Mistake(
-            lambda length, offset, error: _diagonal(length, offset, 1 - error),
-            "the wanted key has its weight as its score.",
-            TWICE,
-        ),
-        Mistake(
-            lambda length, offset, error: _diagonal(length, offset, log(1 - error)),
-            "the logarithm of the weight is used, but the other scores are 0, which is the logarithm of 1.",
-            GAP,
-        ),
-        Mistake(
-            lambda length, offset, error: _diagonal(length, offset, 10.0),
-            "the score of the wanted key is a fixed 10; it depends on the error and on the length.",
-            GAP,
-        ),
-        Mistake(
-            lambda length, offset, error: _shift_diagonal(length, -offset, error),
-            "it shifts in the wrong direction; or rows and columns are swapped, which is the same here.",
-            SHIFTS,
-        ),
-        Mistake(
-            lambda length, offset, error: _shift_diagonal(length, abs(offset), error),
-            "the sign of the offset is lost.",
-            SHIFTS,
-        ),
-        Mistake(
-            lambda length, offset, error: _diagonal(length, offset, log((1 - error) * length / error)),
-            "the wanted key is counted among the others. How many others are there?",
-            GAP,
-        ),
-        Mistake(
-            lambda length, offset, error: _diagonal(length, offset, log((1 - error) / error)),
-            "the scores would be right for one other key; all the others have a share.",
-            GAP,
-        ),
-        Mistake(
-            lambda length, offset, error: _diagonal(length, offset, log((length - 1) / error)),
-            "the wanted key is treated as if its weight were 1 instead of a little less.",
-            GAP,
-        ),
-        Mistake(
-            lambda length, offset, error: _diagonal(length, offset, log((1 - (length - 1) * error) / error)),
-            "every other key gets the error; it is what all of them get together.",
-            GAP,
-        ),
-        Mistake(
-            lambda length, offset, error: _diagonal(length, offset, -_gap(length, error)),
-            "the sign of the gap is wrong: the wanted key gets the least.",
-            GAP,
-        ),
-        Mistake(
-            lambda length, offset, error: _diagonal(length, offset, exp(_gap(length, error))),
-            "the gap is given before its logarithm is taken.",
-            GAP,
-        ),
-        Mistake(
-            lambda length, offset, error: _diagonal(length, offset, _gap(length, error) / log(10)),
-            "the logarithm has the base 10; the softmax has the base e.",
-            GAP,
-        ),
-        Mistake(
-            lambda length, offset, error: _diagonal(length, offset, _gap(length, error) / log(2)),
-            "the logarithm has the base 2; the softmax has the base e.",
-            GAP,
-        ),
-        Mistake(
-            lambda length, offset, error: _diagonal(length, offset, _gap(length, 1 - error)),
-            "the weight and the error are swapped.",
-            GAP,
-        ),
-        Mistake(
-            _shift_with_infinity,
-            "the other scores are minus infinity: no error is left, and rows without a wanted key are NaN.",
-            SHIFTS,
-        ),
-        Mistake(
-            _shift_rolled,
-            "it wraps around: rows whose key would lie outside look at the other end of the sentence.",
-            SHIFTS,
-        ),
-        Mistake(
-            _shift_never_place_0,
-            "place 0 is never looked at; it lies inside the sentence.",
-            SHIFTS,
-        ),
-        Mistake(
-            _shift_negative_index,
-            "looking back wraps around: a negative index is the other end of the sentence, not outside of it.",
-            SHIFTS,
-        ),
-        Mistake(
-            _shift_clamped,
-            "rows whose key would lie outside look at the last place inside; they should be uniform.",
-            SHIFTS,
-        ),
-        Mistake(
-            lambda length, offset, error: _diagonal(length, 0, _gap(length, error)),
-            "the offset is not used: every place looks at itself.",
-            SHIFTS,
-        ),
-    ),
-)
+    wrong=mistakes({
+        TWICE: {
+            "these are the weights themselves. They still go through the softmax, which flattens them.": _shift_weights,
+            "the wanted key has the score 1, as if a score were a weight.":
+                lambda length, offset, error: _diagonal(length, offset, 1.0),
+            "the wanted key has its weight as its score.":
+                lambda length, offset, error: _diagonal(length, offset, 1 - error),
+        },
+        GAP: {
+            "the logarithm of the weight is used, but the other scores are 0, which is the logarithm of 1.":
+                lambda length, offset, error: _diagonal(length, offset, log(1 - error)),
+            "the score of the wanted key is a fixed 10; it depends on the error and on the length.":
+                lambda length, offset, error: _diagonal(length, offset, 10.0),
+            "the wanted key is counted among the others. How many others are there?":
+                lambda length, offset, error: _diagonal(length, offset, log((1 - error) * length / error)),
+            "the scores would be right for one other key; all the others have a share.":
+                lambda length, offset, error: _diagonal(length, offset, log((1 - error) / error)),
+            "the wanted key is treated as if its weight were 1 instead of a little less.":
+                lambda length, offset, error: _diagonal(length, offset, log((length - 1) / error)),
+            "every other key gets the error; it is what all of them get together.":
+                lambda length, offset, error: _diagonal(length, offset, log((1 - (length - 1) * error) / error)),
+            "the sign of the gap is wrong: the wanted key gets the least.":
+                lambda length, offset, error: _diagonal(length, offset, -_gap(length, error)),
+            "the gap is given before its logarithm is taken.":
+                lambda length, offset, error: _diagonal(length, offset, exp(_gap(length, error))),
+            "the logarithm has the base 10; the softmax has the base e.":
+                lambda length, offset, error: _diagonal(length, offset, _gap(length, error) / log(10)),
+            "the logarithm has the base 2; the softmax has the base e.":
+                lambda length, offset, error: _diagonal(length, offset, _gap(length, error) / log(2)),
+            "the weight and the error are swapped.":
+                lambda length, offset, error: _diagonal(length, offset, _gap(length, 1 - error)),
+        },
+        SHIFTS: {
+            "it shifts in the wrong direction; or rows and columns are swapped, which is the same here.":
+                lambda length, offset, error: _shift_diagonal(length, -offset, error),
+            "the sign of the offset is lost.":
+                lambda length, offset, error: _shift_diagonal(length, abs(offset), error),
+            "the other scores are minus infinity: no error is left, and rows without a wanted key are NaN.":
+                _shift_with_infinity,
+            "it wraps around: rows whose key would lie outside look at the other end of the sentence.": _shift_rolled,
+            "place 0 is never looked at; it lies inside the sentence.": _shift_never_place_0,
+            "looking back wraps around: a negative index is the other end of the sentence, not outside of it.":
+                _shift_negative_index,
+            "rows whose key would lie outside look at the last place inside; they should be uniform.": _shift_clamped,
+            "the offset is not used: every place looks at itself.":
+                lambda length, offset, error: _diagonal(length, 0, _gap(length, error)),
+        },
+    }),
+)  # fmt: skip
 
 
 # 03.3. The exact number of steps is well above a whole one, so that rounding to the nearest is rounding down.
@@ -484,105 +363,72 @@ LEAST_STEPS = Exercise(
     inputs=_steps_inputs,
     returns="a whole number",
     right=(_steps_formula, _steps_counted, _steps_by_softmax),
-    wrong=(
-        Mistake(
-            lambda start, weight, learning_rate, factor: ceil(2 * _exact_steps(start, weight, learning_rate, factor)),
-            "only the wanted score moves; the others do not wait for it.",
-            DISTANCE,
-        ),
-        Mistake(
-            lambda start, weight, learning_rate, factor: ceil(_exact_steps(start, weight, learning_rate, 1)),
-            "the factor of R is not used.",
-            GROUPS,
-        ),
-        Mistake(
-            lambda start, weight, learning_rate, factor: ceil(2 * _exact_steps(start, weight, learning_rate, 1)),
-            "the factor of R is not used, and only the wanted score moves.",
-            DISTANCE,
-        ),
-        Mistake(
-            lambda start, weight, learning_rate, factor: ceil(_exact_steps(start, weight, learning_rate, 1 / factor)),
-            "the factor makes the steps smaller instead of larger.",
-            GROUPS,
-        ),
-        Mistake(
-            lambda start, weight, learning_rate, factor: ceil(4 * _exact_steps(start, weight, learning_rate, factor)),
-            "the distance is doubled instead of shared by the two sides.",
-            DISTANCE,
-        ),
-        Mistake(
-            lambda start, weight, learning_rate, factor: floor(_exact_steps(start, weight, learning_rate, factor)),
-            "it is one step short: a part of a step cannot be made, so the number is never rounded down.",
-            DISTANCE,
-        ),
-        Mistake(
-            lambda start, weight, learning_rate, factor: ceil(_gap_of(weight) / (2 * learning_rate * factor)),
-            "the start is not used. How much of the way has the score behind it, or how far behind is it?",
-            DISTANCE,
-        ),
-        Mistake(
-            lambda start, weight, learning_rate, factor: ceil((_gap_of(weight) - start) / (2 * learning_rate * factor)),
-            "the start is a weight, and a weight is taken from a gap; turn the start into a gap as well.",
-            DISTANCE,
-        ),
-        Mistake(
-            lambda start, weight, learning_rate, factor: ceil(
-                (_gap_of(weight) + log(31)) / (2 * learning_rate * factor)
-            ),
-            "it starts from a uniform row of 32 keys; here the row starts from another weight, and the length "
-            "is not given.",
-            DISTANCE,
-        ),
-        Mistake(
-            lambda start, weight, learning_rate, factor: ceil(
-                (_gap_of(weight) + log(31) - start) / (2 * learning_rate * factor)
-            ),
-            "there is a gap for 32 keys, and the start, a weight, is taken from it; turn the start into a gap as well.",
-            DISTANCE,
-        ),
-        Mistake(
-            lambda start, weight, learning_rate, factor: ceil(
-                (weight / (1 - weight) - start / (1 - start)) / (2 * learning_rate * factor)
-            ),
-            "the logarithm is missing: how many times a weight is larger is not yet a difference of scores.",
-            GAP,
-        ),
-        Mistake(
-            lambda start, weight, learning_rate, factor: ceil(
-                (_gap_of(weight) + _gap_of(start)) / (2 * learning_rate * factor)
-            ),
-            "the gaps at the start and at the end are added up.",
-            DISTANCE,
-        ),
-        Mistake(
-            lambda start, weight, learning_rate, factor: -floor(-_exact_steps(weight, start, learning_rate, factor)),
-            "the start and the end are swapped, so the number is negative.",
-            DISTANCE,
-        ),
-        Mistake(
-            lambda start, weight, learning_rate, factor: ceil(log(weight / start) / (2 * learning_rate * factor)),
-            "the weight is compared with its start; a gap compares it with the weight of another key.",
-            GAP,
-        ),
-        Mistake(
-            lambda start, weight, learning_rate, factor: ceil((weight - start) / (learning_rate * factor)),
-            "it lets the weight move by the learning rate. What Adam moves are the scores.",
-            STEP,
-        ),
-        Mistake(
-            lambda start, weight, learning_rate, factor: ceil((weight - start) / (2 * learning_rate * factor)),
-            "it lets the weights move by the learning rate. What Adam moves are the scores before the softmax.",
-            STEP,
-        ),
-        Mistake(
-            lambda start, weight, learning_rate, factor: ceil(
-                _exact_steps(start, weight, learning_rate, factor) / log(10)
-            ),
-            "the logarithm has the base 10; the softmax has the base e.",
-            GAP,
-        ),
-    ),
-)
+    wrong=mistakes({
+        DISTANCE: {
+            "only the wanted score moves; the others do not wait for it.":
+                lambda start, weight, learning_rate, factor: ceil(
+                    2 * _exact_steps(start, weight, learning_rate, factor)
+                ),
+            "the factor of R is not used, and only the wanted score moves.":
+                lambda start, weight, learning_rate, factor: ceil(2 * _exact_steps(start, weight, learning_rate, 1)),
+            "the distance is doubled instead of shared by the two sides.":
+                lambda start, weight, learning_rate, factor: ceil(
+                    4 * _exact_steps(start, weight, learning_rate, factor)
+                ),
+            "it is one step short: a part of a step cannot be made, so the number is never rounded down.":
+                lambda start, weight, learning_rate, factor: floor(_exact_steps(start, weight, learning_rate, factor)),
+            "the start is not used. How much of the way has the score behind it, or how far behind is it?":
+                lambda start, weight, learning_rate, factor: ceil(_gap_of(weight) / (2 * learning_rate * factor)),
+            "the start is a weight, and a weight is taken from a gap; turn the start into a gap as well.":
+                lambda start, weight, learning_rate, factor: ceil(
+                    (_gap_of(weight) - start) / (2 * learning_rate * factor)
+                ),
+            "it starts from a uniform row of 32 keys; here the row starts from another weight, and the length is not "
+            "given.":
+                lambda start, weight, learning_rate, factor: ceil(
+                    (_gap_of(weight) + log(31)) / (2 * learning_rate * factor)
+                ),
+            "there is a gap for 32 keys, and the start, a weight, is taken from it; turn the start into a gap as well.":
+                lambda start, weight, learning_rate, factor: ceil(
+                    (_gap_of(weight) + log(31) - start) / (2 * learning_rate * factor)
+                ),
+            "the gaps at the start and at the end are added up.":
+                lambda start, weight, learning_rate, factor: ceil(
+                    (_gap_of(weight) + _gap_of(start)) / (2 * learning_rate * factor)
+                ),
+            "the start and the end are swapped, so the number is negative.":
+                lambda start, weight, learning_rate, factor: (
+                    -floor(-_exact_steps(weight, start, learning_rate, factor))
+                ),
+        },
+        GROUPS: {
+            "the factor of R is not used.":
+                lambda start, weight, learning_rate, factor: ceil(_exact_steps(start, weight, learning_rate, 1)),
+            "the factor makes the steps smaller instead of larger.":
+                lambda start, weight, learning_rate, factor: ceil(
+                    _exact_steps(start, weight, learning_rate, 1 / factor)
+                ),
+        },
+        GAP: {
+            "the logarithm is missing: how many times a weight is larger is not yet a difference of scores.":
+                lambda start, weight, learning_rate, factor: ceil(
+                    (weight / (1 - weight) - start / (1 - start)) / (2 * learning_rate * factor)
+                ),
+            "the weight is compared with its start; a gap compares it with the weight of another key.":
+                lambda start, weight, learning_rate, factor: ceil(log(weight / start) / (2 * learning_rate * factor)),
+            "the logarithm has the base 10; the softmax has the base e.":
+                lambda start, weight, learning_rate, factor: ceil(
+                    _exact_steps(start, weight, learning_rate, factor) / log(10)
+                ),
+        },
+        STEP: {
+            "it lets the weight move by the learning rate. What Adam moves are the scores.":
+                lambda start, weight, learning_rate, factor: ceil((weight - start) / (learning_rate * factor)),
+            "it lets the weights move by the learning rate. What Adam moves are the scores before the softmax.":
+                lambda start, weight, learning_rate, factor: ceil((weight - start) / (2 * learning_rate * factor)),
+        },
+    }),
+)  # fmt: skip
 
 
 # 03.4. The same questions are put to both kinds, and answered in words, so that a message can say which one failed.
@@ -722,74 +568,36 @@ RANDOM_STATE = Exercise(
     forbidden=(Random,),
     right=(_state_registered, _state_frozen, _state_by_kind),
     run=_state_run,
-    wrong=(
-        Mistake(
-            _state(lambda module, R, fixed: _store_tensor(module, R)),
-            "R is a plain tensor in both kinds: nobody saves, moves or trains it.",
-            STATE,
-        ),
-        Mistake(
-            _state(lambda module, R, fixed: _store_tensor(module, R.requires_grad_(not fixed))),
-            "R gets a gradient where it should, but the module does not know it: it is still a plain tensor.",
-            STATE,
-        ),
-        Mistake(
-            _state(lambda module, R, fixed: _store_parameter(module, R)),
-            "R is trained in both kinds; fixed is not used.",
-            STATE,
-        ),
-        Mistake(
-            _state(lambda module, R, fixed: module.register_buffer("R", R)),
-            "R is kept well, but it is never trained: no optimizer reaches it in either kind.",
-            STATE,
-        ),
-        Mistake(
-            _state(lambda module, R, fixed: module.register_buffer("R", R.requires_grad_(not fixed))),
-            "R is a buffer with a gradient: module.parameters does not list it, so no optimizer gets it.",
-            STATE,
-        ),
-        Mistake(
-            _state(_spare_when_fixed),
-            "R is kept well, but a second parameter is made even when R is fixed, and training moves that one.",
-            STATE,
-        ),
-        Mistake(
-            _state(_spare_in_both),
-            "R is kept well, but each kind has a second parameter that is trained and that nothing uses.",
-            STATE,
-        ),
-        Mistake(
-            _state(_swapped),
-            "the two kinds are swapped: R is trained when it should be fixed.",
-            STATE,
-        ),
-        Mistake(
-            _state(_only_trained),
-            "the trained R is well kept, but the fixed one is a plain tensor: it is lost on saving and moving.",
-            STATE,
-        ),
-        Mistake(
-            _state(_only_fixed),
-            "the fixed R is well kept, but the trained one is a plain tensor.",
-            STATE,
-        ),
-        Mistake(
-            _state(_not_persistent),
-            "the fixed R is a buffer that is left out of saving.",
-            STATE,
-        ),
-        Mistake(
-            _state(lambda module, R, fixed: _store_parameter(module, R.softmax(dim=-1), requires_grad=not fixed)),
-            "weights are stored instead of scores; they still go through a softmax.",
-            TWICE,
-        ),
-        Mistake(
-            _state(lambda module, R, fixed: _store_parameter(module, torch.zeros_like(R), requires_grad=not fixed)),
-            "R is kept well, but its numbers are lost: zeros are stored.",
-            STATE,
-        ),
-    ),
-)
+    wrong=mistakes({
+        STATE: {
+            "R is a plain tensor in both kinds: nobody saves, moves or trains it.":
+                _state(lambda module, R, fixed: _store_tensor(module, R)),
+            "R gets a gradient where it should, but the module does not know it: it is still a plain tensor.":
+                _state(lambda module, R, fixed: _store_tensor(module, R.requires_grad_(not fixed))),
+            "R is trained in both kinds; fixed is not used.":
+                _state(lambda module, R, fixed: _store_parameter(module, R)),
+            "R is kept well, but it is never trained: no optimizer reaches it in either kind.":
+                _state(lambda module, R, fixed: module.register_buffer("R", R)),
+            "R is a buffer with a gradient: module.parameters does not list it, so no optimizer gets it.":
+                _state(lambda module, R, fixed: module.register_buffer("R", R.requires_grad_(not fixed))),
+            "R is kept well, but a second parameter is made even when R is fixed, and training moves that one.":
+                _state(_spare_when_fixed),
+            "R is kept well, but each kind has a second parameter that is trained and that nothing uses.":
+                _state(_spare_in_both),
+            "the two kinds are swapped: R is trained when it should be fixed.": _state(_swapped),
+            "the trained R is well kept, but the fixed one is a plain tensor: it is lost on saving and moving.":
+                _state(_only_trained),
+            "the fixed R is well kept, but the trained one is a plain tensor.": _state(_only_fixed),
+            "the fixed R is a buffer that is left out of saving.": _state(_not_persistent),
+            "R is kept well, but its numbers are lost: zeros are stored.":
+                _state(lambda module, R, fixed: _store_parameter(module, torch.zeros_like(R), requires_grad=not fixed)),
+        },
+        TWICE: {
+            "weights are stored instead of scores; they still go through a softmax.":
+                _state(lambda module, R, fixed: _store_parameter(module, R.softmax(dim=-1), requires_grad=not fixed)),
+        },
+    }),
+)  # fmt: skip
 
 
 EXERCISES = [RANDOM_ATTENTION, SHIFT_SCORES, LEAST_STEPS, RANDOM_STATE]

@@ -6,7 +6,7 @@ from math import gcd, isqrt, lcm, sqrt
 import torch
 from einops import einsum, rearrange, repeat
 
-from synth_lib.checks.exercise import Exercise, Mistake, Reads
+from synth_lib.checks.exercise import Exercise, Reads, mistakes
 
 PAPER = "Tile and repeat, on paper"
 EINOPS = "The same with einops"
@@ -69,8 +69,8 @@ PRODUCT_ROWS = Exercise(
     level="easy",
     inputs=_row_inputs,
     returns="query key",
-    holds=(Reads("A", 0, 0, "query"), Reads("B", 0, 0, "query")),
-    shows=lambda: {"A": torch.tensor([[1.0, 2]]), "B": torch.tensor([[10.0, 20, 30]])},
+    properties=(Reads("A", 0, 0, "query"), Reads("B", 0, 0, "query")),
+    example=lambda: {"A": torch.tensor([[1.0, 2]]), "B": torch.tensor([[10.0, 20, 30]])},
     right=(
         _rows_einops,
         _rows_in_loops,
@@ -78,74 +78,40 @@ PRODUCT_ROWS = Exercise(
         lambda A, B: (B[:, :, None] * A[:, None, :]).flatten(1),
         lambda A, B: torch.stack([torch.kron(B[i], A[i]) for i in range(len(A))]),
     ),
-    wrong=(
-        Mistake(
-            lambda A, B: _stretch(A, B, "tile", "tile"),
-            "both lists are tiled. One of them should say each number several times in a row.",
-            LOST,
-        ),
-        Mistake(
-            lambda A, B: _stretch(A, B, "repeat", "repeat"),
-            "both lists are repeated number by number. One of them should be laid again and again as a whole.",
-            LOST,
-        ),
-        Mistake(
-            lambda A, B: _stretch(A, B, "repeat", "tile"),
-            "the two change places: A is repeated number by number, and B is tiled.",
-            PAPER,
-        ),
-        Mistake(
-            lambda A, B: sum(_index("tile", "repeat")(A, B)),
-            "the two stretched lists are added; equation (6) has a product.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda A, B: torch.cat([A, B], dim=1),
-            "the two lists stand side by side. Every number of one should meet every number of the other.",
-            PICTURE,
-        ),
-        Mistake(
-            lambda A, B: einsum(A, B, "query tile, query repeat -> query repeat tile"),
-            "these are the pictures. Each still has to be laid out as one row.",
-            PICTURE,
-        ),
-        Mistake(
-            lambda A, B: einsum(A, B, "query tile, query repeat -> query tile repeat"),
-            "these are pictures, and turned ones: each should have repeat for its rows. Then it becomes one row.",
-            PICTURE,
-        ),
-        Mistake(
-            lambda A, B: _stretch(A, B).T,
-            "rows and columns are swapped: a row should belong to a query.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda A, B: _stretch(A[:1], B[:1]).repeat(len(A), 1),
-            "every query gets the row of query 0; each has its own two lists.",
-            PICTURE,
-        ),
-        Mistake(
-            lambda A, B: _stretch(A, B[:1].repeat(len(B), 1)),
-            "every query uses the B of query 0; each has its own two lists.",
-            PICTURE,
-        ),
-        Mistake(
-            lambda A, B: _index("tile", "repeat")(A, B)[0],
-            "this is A, tiled. B is not in it.",
-            PAPER,
-        ),
-        Mistake(
-            lambda A, B: _index("tile", "repeat")(A, B)[1],
-            "this is B, repeated. A is not in it.",
-            PAPER,
-        ),
-        Mistake(
-            lambda A, B: _stretch(A, B).softmax(dim=-1),
-            "it goes one step too far: these are weights, and the exercise asks for the scores before them.",
-            EQUATIONS,
-        ),
-    ),
-)
+    wrong=mistakes({
+        LOST: {
+            "both lists are tiled. One of them should say each number several times in a row.":
+                lambda A, B: _stretch(A, B, "tile", "tile"),
+            "both lists are repeated number by number. One of them should be laid again and again as a whole.":
+                lambda A, B: _stretch(A, B, "repeat", "repeat"),
+        },
+        PAPER: {
+            "the two change places: A is repeated number by number, and B is tiled.":
+                lambda A, B: _stretch(A, B, "repeat", "tile"),
+            "this is A, tiled. B is not in it.": lambda A, B: _index("tile", "repeat")(A, B)[0],
+            "this is B, repeated. A is not in it.": lambda A, B: _index("tile", "repeat")(A, B)[1],
+        },
+        EQUATIONS: {
+            "the two stretched lists are added; equation (6) has a product.":
+                lambda A, B: sum(_index("tile", "repeat")(A, B)),
+            "rows and columns are swapped: a row should belong to a query.": lambda A, B: _stretch(A, B).T,
+            "it goes one step too far: these are weights, and the exercise asks for the scores before them.":
+                lambda A, B: _stretch(A, B).softmax(dim=-1),
+        },
+        PICTURE: {
+            "the two lists stand side by side. Every number of one should meet every number of the other.":
+                lambda A, B: torch.cat([A, B], dim=1),
+            "these are the pictures. Each still has to be laid out as one row.":
+                lambda A, B: einsum(A, B, "query tile, query repeat -> query repeat tile"),
+            "these are pictures, and turned ones: each should have repeat for its rows. Then it becomes one row.":
+                lambda A, B: einsum(A, B, "query tile, query repeat -> query tile repeat"),
+            "every query gets the row of query 0; each has its own two lists.":
+                lambda A, B: _stretch(A[:1], B[:1]).repeat(len(A), 1),
+            "every query uses the B of query 0; each has its own two lists.":
+                lambda A, B: _stretch(A, B[:1].repeat(len(B), 1)),
+        },
+    }),
+)  # fmt: skip
 
 
 # 04.2. Both lengths share a divisor, and neither divides the other: then no two formulas agree by chance.
@@ -195,84 +161,39 @@ COUNT_PRODUCTS = Exercise(
     inputs=_count_inputs,
     returns="two_tiles, two_repeats, tile_and_repeat",
     right=(_count_formula, lambda a, b: _pairs(a, b, a * b), _count_in_lists),
-    wrong=(
-        Mistake(
-            lambda a, b: (a * b, a * b, a * b),
-            "it says that nothing is ever lost.",
-            LOST,
-        ),
-        Mistake(
-            lambda a, b: (lcm(a, b), lcm(a, b), a * b),
-            "two repeats are counted like two tiles.",
-            LOST,
-        ),
-        Mistake(
-            lambda a, b: (a + b - gcd(a, b), lcm(a, b), a * b),
-            "the first two numbers have changed places.",
-            LOST,
-        ),
-        Mistake(
-            lambda a, b: (gcd(a, b), a + b - gcd(a, b), a * b),
-            "for two tiles it is the largest common divisor. Where do both lists begin again together?",
-            LOST,
-        ),
-        Mistake(
-            lambda a, b: (max(a, b), a + b - gcd(a, b), a * b),
-            "two tiles reach more than the longer list has numbers, unless one length divides the other.",
-            LOST,
-        ),
-        Mistake(
-            lambda a, b: (lcm(a, b), max(a, b), a * b),
-            "two repeats reach more than the longer list has numbers, unless one length divides the other.",
-            LOST,
-        ),
-        Mistake(
-            lambda a, b: (lcm(a, b), a + b, a * b),
-            "for two repeats it counts the numbers of both lists, but some steps fall on the same place.",
-            LOST,
-        ),
-        Mistake(
-            lambda a, b: (lcm(a, b), a + b - 1, a * b),
-            "for two repeats it forgets that both lists can move on at the same place.",
-            LOST,
-        ),
-        Mistake(
-            lambda a, b: (lcm(a, b), a + b - gcd(a, b), lcm(a, b)),
-            "tile and repeat is counted like two tiles.",
-            PICTURE,
-        ),
-        Mistake(
-            lambda a, b: (lcm(a, b), a + b - gcd(a, b), a + b),
-            "for tile and repeat it adds the two lengths; a picture has rows times columns.",
-            PICTURE,
-        ),
-        Mistake(
-            lambda a, b: (a * b, lcm(a, b), a + b - gcd(a, b)),
-            "the three numbers are right, but tile and repeat stands first.",
-            LOST,
-        ),
-        Mistake(
-            lambda a, b: _pairs(a, b, a + b),
-            "only the first a + b places are looked at; a row is longer.",
-            LOST,
-        ),
-        Mistake(
-            lambda a, b: _pairs(a, b, a * b - 1),
-            "the last place of the row is left out.",
-            LOST,
-        ),
-        Mistake(
-            lambda a, b: _values(a, b, 1),
-            "it counts the values of one example, and different pairs can give one value, as 2 times 6 and 3 times 4.",
-            PAPER,
-        ),
-        Mistake(
-            lambda a, b: _values(a, b, 0),
-            "it multiplies the indices and counts values; every pair with a 0 then looks the same.",
-            PAPER,
-        ),
-    ),
-)
+    wrong=mistakes({
+        LOST: {
+            "it says that nothing is ever lost.": lambda a, b: (a * b, a * b, a * b),
+            "two repeats are counted like two tiles.": lambda a, b: (lcm(a, b), lcm(a, b), a * b),
+            "the first two numbers have changed places.": lambda a, b: (a + b - gcd(a, b), lcm(a, b), a * b),
+            "for two tiles it is the largest common divisor. Where do both lists begin again together?":
+                lambda a, b: (gcd(a, b), a + b - gcd(a, b), a * b),
+            "two tiles reach more than the longer list has numbers, unless one length divides the other.":
+                lambda a, b: (max(a, b), a + b - gcd(a, b), a * b),
+            "two repeats reach more than the longer list has numbers, unless one length divides the other.":
+                lambda a, b: (lcm(a, b), max(a, b), a * b),
+            "for two repeats it counts the numbers of both lists, but some steps fall on the same place.":
+                lambda a, b: (lcm(a, b), a + b, a * b),
+            "for two repeats it forgets that both lists can move on at the same place.":
+                lambda a, b: (lcm(a, b), a + b - 1, a * b),
+            "the three numbers are right, but tile and repeat stands first.":
+                lambda a, b: (a * b, lcm(a, b), a + b - gcd(a, b)),
+            "only the first a + b places are looked at; a row is longer.": lambda a, b: _pairs(a, b, a + b),
+            "the last place of the row is left out.": lambda a, b: _pairs(a, b, a * b - 1),
+        },
+        PICTURE: {
+            "tile and repeat is counted like two tiles.": lambda a, b: (lcm(a, b), a + b - gcd(a, b), lcm(a, b)),
+            "for tile and repeat it adds the two lengths; a picture has rows times columns.":
+                lambda a, b: (lcm(a, b), a + b - gcd(a, b), a + b),
+        },
+        PAPER: {
+            "it counts the values of one example, and different pairs can give one value, as 2 times 6 and 3 times 4.":
+                lambda a, b: _values(a, b, 1),
+            "it multiplies the indices and counts values; every pair with a 0 then looks the same.":
+                lambda a, b: _values(a, b, 0),
+        },
+    }),
+)  # fmt: skip
 
 
 # 04.3. The sentence is longer than a block and ends inside one.
@@ -356,167 +277,104 @@ FACTORIZED_SCORES = Exercise(
     level="medium",
     inputs=_score_inputs,
     returns="batch head query key",
-    holds=(Reads("x", 1, 2, "token"), Reads("x", 0, 0, "sentence"), Reads("WA", 0, 1, "head")),
+    properties=(Reads("x", 1, 2, "token"), Reads("x", 0, 0, "sentence"), Reads("WA", 0, 1, "head")),
     right=(_scores_einsum, _scores_torch, _scores_in_loops, _cut(_all_places)),
-    wrong=(
-        Mistake(
-            _all_places,
-            "nothing is cut: there is a score for places that this sentence does not have.",
-            HEADS,
-        ),
-        Mistake(
-            lambda x, W1, b1, WA, bA, WB, bB: _all_places(x, W1, b1, WA, bA, WB, bB)[..., -x.shape[1] :],
-            "it keeps the last places. Where do sentences start?",
-            HEADS,
-        ),
-        Mistake(
-            _cut(lambda *given: _all_places(*given, first="tile", second="tile")),
-            "both lists are tiled. One of them should say each number several times in a row.",
-            LOST,
-        ),
-        Mistake(
-            _cut(lambda *given: _all_places(*given, first="repeat", second="repeat")),
-            "both lists are repeated number by number. One of them should be laid again and again as a whole.",
-            LOST,
-        ),
-        Mistake(
-            _cut(lambda *given: _all_places(*given, first="repeat", second="tile")),
-            "the two change places: A is repeated number by number, and B is tiled.",
-            PAPER,
-        ),
-        Mistake(
-            _cut(
-                lambda x, W1, b1, WA, bA, WB, bB: sum(
-                    _index("tile", "repeat")(
-                        _hidden(x, W1, b1, WA) @ WA + bA[:, None], _hidden(x, W1, b1, WA) @ WB + bB[:, None]
+    wrong=mistakes({
+        HEADS: {
+            "nothing is cut: there is a score for places that this sentence does not have.": _all_places,
+            "it keeps the last places. Where do sentences start?":
+                lambda x, W1, b1, WA, bA, WB, bB: _all_places(x, W1, b1, WA, bA, WB, bB)[..., -x.shape[1] :],
+            "the heads are cut out by a reshape alone, so a row of a head is fed by other tokens.":
+                _cut(
+                    lambda x, W1, b1, WA, bA, WB, bB: _from_hidden(
+                        (x @ W1 + b1).relu().reshape(len(x), len(WA), x.shape[1], -1), WA, bA, WB, bB
                     )
-                )
-            ),
-            "the two stretched lists are added; equation (6) has a product.",
-            EQUATIONS,
-        ),
-        Mistake(
-            _cut(
-                lambda x, W1, b1, WA, bA, WB, bB: _from_hidden(
-                    (x @ W1 + b1).relu().reshape(len(x), len(WA), x.shape[1], -1), WA, bA, WB, bB
-                )
-            ),
-            "the heads are cut out by a reshape alone, so a row of a head is fed by other tokens.",
-            HEADS,
-        ),
-        Mistake(
-            _cut(
-                lambda x, W1, b1, WA, bA, WB, bB: _from_hidden(
-                    _hidden(x, W1, b1, WA, "batch query (d_head head) -> batch head query d_head"), WA, bA, WB, bB
-                )
-            ),
-            "the hidden numbers are dealt out to the heads like cards; each head owns neighbours.",
-            HEADS,
-        ),
-        Mistake(
-            _cut(
-                lambda x, W1, b1, WA, bA, WB, bB: _from_hidden(
-                    rearrange(x @ W1 + b1, SPLIT, head=len(WA)), WA, bA, WB, bB
-                )
-            ),
-            "there is no relu after the hidden layer.",
-            LADDER,
-        ),
-        Mistake(
-            _cut(
-                lambda x, W1, b1, WA, bA, WB, bB: _stretch(
-                    (_hidden(x, W1, b1, WA) @ WA + bA[:, None]).relu(),
-                    (_hidden(x, W1, b1, WA) @ WB + bB[:, None]).relu(),
-                )
-            ),
-            "there is a second relu, on A and B; they may be negative.",
-            LADDER,
-        ),
-        Mistake(
-            _cut(
-                lambda x, W1, b1, WA, bA, WB, bB: _stretch(
-                    (rearrange(x @ W1 + b1, SPLIT, head=len(WA)) @ WA + bA[:, None]).relu(),
-                    (rearrange(x @ W1 + b1, SPLIT, head=len(WA)) @ WB + bB[:, None]).relu(),
-                )
-            ),
-            "the relu acts on A and B, not on the hidden numbers.",
-            LADDER,
-        ),
-        Mistake(
-            _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_places(x, W1, b1, WA, bA, WB, bB).relu()),
-            "there is a second relu, on the scores; they may be negative.",
-            LADDER,
-        ),
-        Mistake(
-            _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_places(x, W1, 0 * b1, WA, bA, WB, bB)),
-            "the bias of the hidden layer is missing.",
-            LADDER,
-        ),
-        Mistake(
-            _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_places(x, W1, b1, WA, 0 * bA, WB, bB)),
-            "the bias of A is missing.",
-            LADDER,
-        ),
-        Mistake(
-            _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_places(x, W1, b1, WA, bA, WB, 0 * bB)),
-            "the bias of B is missing.",
-            LADDER,
-        ),
-        Mistake(
-            _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_places(x, W1, b1, WA, 0 * bA, WB, 0 * bB)),
-            "the biases of A and B are missing.",
-            LADDER,
-        ),
-        Mistake(
-            _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_places(x, W1, 0 * b1, WA, 0 * bA, WB, 0 * bB)),
-            "all biases are missing.",
-            LADDER,
-        ),
-        Mistake(
-            _cut(
-                lambda x, W1, b1, WA, bA, WB, bB: _from_hidden(
-                    _hidden(x, W1, b1, WA),
-                    WA[:1].expand_as(WA),
-                    bA[:1].expand_as(bA),
-                    WB[:1].expand_as(WB),
-                    bB[:1].expand_as(bB),
-                )
-            ),
-            "all heads use the short layers of head 0.",
-            HEADS,
-        ),
-        Mistake(
-            _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_places(x, W1.T, b1, WA, bA, WB, bB)),
-            "W1 is used the wrong way round; here its first axis is the one that goes in.",
-            EQUATIONS,
-        ),
-        Mistake(
-            _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_places(x, W1, b1, WA, bA, WB, bB) / sqrt(WA.shape[1])),
-            "the scores are divided by the root of d_head, as for the dot product; equation (6) is not.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda x, W1, b1, WA, bA, WB, bB: _scores_torch(x, W1, b1, WA, bA, WB, bB).transpose(2, 3),
-            "query and key are swapped: a row should belong to a token that attends.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda x, W1, b1, WA, bA, WB, bB: _scores_torch(x, W1, b1, WA, bA, WB, bB).transpose(1, 2),
-            "the numbers are there, but head stands behind query.",
-            HEADS,
-        ),
-        Mistake(
-            lambda x, W1, b1, WA, bA, WB, bB: _scores_torch(x, W1, b1, WA, bA, WB, bB).sum(dim=1),
-            "the heads are added up; each should keep scores of its own.",
-            HEADS,
-        ),
-        Mistake(
-            lambda x, W1, b1, WA, bA, WB, bB: _scores_torch(x, W1, b1, WA, bA, WB, bB).softmax(dim=-1),
-            "it goes one step too far: these are weights, and the exercise asks for the scores before them.",
-            HEADS,
-        ),
-    ),
-)
+                ),
+            "the hidden numbers are dealt out to the heads like cards; each head owns neighbours.":
+                _cut(
+                    lambda x, W1, b1, WA, bA, WB, bB: _from_hidden(
+                        _hidden(x, W1, b1, WA, "batch query (d_head head) -> batch head query d_head"), WA, bA, WB, bB
+                    )
+                ),
+            "all heads use the short layers of head 0.":
+                _cut(
+                    lambda x, W1, b1, WA, bA, WB, bB: _from_hidden(
+                        _hidden(x, W1, b1, WA),
+                        WA[:1].expand_as(WA),
+                        bA[:1].expand_as(bA),
+                        WB[:1].expand_as(WB),
+                        bB[:1].expand_as(bB),
+                    )
+                ),
+            "the numbers are there, but head stands behind query.":
+                lambda x, W1, b1, WA, bA, WB, bB: _scores_torch(x, W1, b1, WA, bA, WB, bB).transpose(1, 2),
+            "the heads are added up; each should keep scores of its own.":
+                lambda x, W1, b1, WA, bA, WB, bB: _scores_torch(x, W1, b1, WA, bA, WB, bB).sum(dim=1),
+            "it goes one step too far: these are weights, and the exercise asks for the scores before them.":
+                lambda x, W1, b1, WA, bA, WB, bB: _scores_torch(x, W1, b1, WA, bA, WB, bB).softmax(dim=-1),
+        },
+        LOST: {
+            "both lists are tiled. One of them should say each number several times in a row.":
+                _cut(lambda *given: _all_places(*given, first="tile", second="tile")),
+            "both lists are repeated number by number. One of them should be laid again and again as a whole.":
+                _cut(lambda *given: _all_places(*given, first="repeat", second="repeat")),
+        },
+        PAPER: {
+            "the two change places: A is repeated number by number, and B is tiled.":
+                _cut(lambda *given: _all_places(*given, first="repeat", second="tile")),
+        },
+        EQUATIONS: {
+            "the two stretched lists are added; equation (6) has a product.":
+                _cut(
+                    lambda x, W1, b1, WA, bA, WB, bB: sum(
+                        _index("tile", "repeat")(
+                            _hidden(x, W1, b1, WA) @ WA + bA[:, None], _hidden(x, W1, b1, WA) @ WB + bB[:, None]
+                        )
+                    )
+                ),
+            "W1 is used the wrong way round; here its first axis is the one that goes in.":
+                _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_places(x, W1.T, b1, WA, bA, WB, bB)),
+            "the scores are divided by the root of d_head, as for the dot product; equation (6) is not.":
+                _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_places(x, W1, b1, WA, bA, WB, bB) / sqrt(WA.shape[1])),
+            "query and key are swapped: a row should belong to a token that attends.":
+                lambda x, W1, b1, WA, bA, WB, bB: _scores_torch(x, W1, b1, WA, bA, WB, bB).transpose(2, 3),
+        },
+        LADDER: {
+            "there is no relu after the hidden layer.":
+                _cut(
+                    lambda x, W1, b1, WA, bA, WB, bB: _from_hidden(
+                        rearrange(x @ W1 + b1, SPLIT, head=len(WA)), WA, bA, WB, bB
+                    )
+                ),
+            "there is a second relu, on A and B; they may be negative.":
+                _cut(
+                    lambda x, W1, b1, WA, bA, WB, bB: _stretch(
+                        (_hidden(x, W1, b1, WA) @ WA + bA[:, None]).relu(),
+                        (_hidden(x, W1, b1, WA) @ WB + bB[:, None]).relu(),
+                    )
+                ),
+            "the relu acts on A and B, not on the hidden numbers.":
+                _cut(
+                    lambda x, W1, b1, WA, bA, WB, bB: _stretch(
+                        (rearrange(x @ W1 + b1, SPLIT, head=len(WA)) @ WA + bA[:, None]).relu(),
+                        (rearrange(x @ W1 + b1, SPLIT, head=len(WA)) @ WB + bB[:, None]).relu(),
+                    )
+                ),
+            "there is a second relu, on the scores; they may be negative.":
+                _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_places(x, W1, b1, WA, bA, WB, bB).relu()),
+            "the bias of the hidden layer is missing.":
+                _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_places(x, W1, 0 * b1, WA, bA, WB, bB)),
+            "the bias of A is missing.":
+                _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_places(x, W1, b1, WA, 0 * bA, WB, bB)),
+            "the bias of B is missing.":
+                _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_places(x, W1, b1, WA, bA, WB, 0 * bB)),
+            "the biases of A and B are missing.":
+                _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_places(x, W1, b1, WA, 0 * bA, WB, 0 * bB)),
+            "all biases are missing.":
+                _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_places(x, W1, 0 * b1, WA, 0 * bA, WB, 0 * bB)),
+        },
+    }),
+)  # fmt: skip
 
 
 # 04.4. A trial asks for every length up to max_length: 1, primes, squares, and products of many factors.
@@ -606,79 +464,30 @@ BEST_FACTORS = Exercise(
     returns="a, b",
     right=(_factors_down, _factors_by_sum, _factors_up),
     run=_for_each_length,
-    wrong=(
-        Mistake(
-            lambda max_length: (isqrt(max_length), max_length // isqrt(max_length)),
-            "the root is rounded down and taken, whether it divides max_length or not.",
-            PARAMETERS,
-        ),
-        Mistake(
-            _round_root,
-            "the root is rounded and taken, whether it divides max_length or not.",
-            PARAMETERS,
-        ),
-        Mistake(
-            lambda max_length: (isqrt(max_length), isqrt(max_length)),
-            "both are the root, as if every length were a square.",
-            PARAMETERS,
-        ),
-        Mistake(
-            _smallest_factor,
-            "it takes the smallest divisor above 1. Is that the pair with the smallest sum?",
-            PARAMETERS,
-        ),
-        Mistake(
-            _ends_at_two,
-            "it forgets the primes: their pair holds a 1, and it searches from 2 on.",
-            PARAMETERS,
-        ),
-        Mistake(
-            _none_for_primes,
-            "for 1 and for primes it gives nothing: their pair holds a 1.",
-            PARAMETERS,
-        ),
-        Mistake(
-            _ends_too_early,
-            "the search ends one number before the root, rounded down; that number can be the factor.",
-            PARAMETERS,
-        ),
-        Mistake(
-            _below_the_root,
-            "the search leaves out the root itself, so squares get a worse pair.",
-            PARAMETERS,
-        ),
-        Mistake(
-            lambda max_length: _factors_down(max_length)[::-1],
-            "the pair is right, but a should be the smaller one.",
-            PARAMETERS,
-        ),
-        Mistake(
-            _largest_sum,
-            "it takes 1 and max_length, the pair with the most parameters.",
-            PARAMETERS,
-        ),
-        Mistake(
-            lambda max_length: (2, max_length // 2) if max_length > 3 else (1, max_length),
-            "one factor is always 2, even where 2 is no divisor or not the best one.",
-            PARAMETERS,
-        ),
-        Mistake(
-            lambda max_length: list(_factors_down(max_length)),
-            "the numbers are right, but they come as a list; a pair with a comma is a tuple.",
-            PARAMETERS,
-        ),
-        Mistake(
-            lambda max_length: sum(_factors_down(max_length)),
-            "this is the sum of the two factors, not the two.",
-            PARAMETERS,
-        ),
-        Mistake(
-            lambda max_length: (float(isqrt(max_length)), max_length / isqrt(max_length)),
-            "the root divides with a remainder, and the second number is no whole number.",
-            PARAMETERS,
-        ),
-    ),
-)
+    wrong=mistakes({
+        PARAMETERS: {
+            "the root is rounded down and taken, whether it divides max_length or not.":
+                lambda max_length: (isqrt(max_length), max_length // isqrt(max_length)),
+            "the root is rounded and taken, whether it divides max_length or not.": _round_root,
+            "both are the root, as if every length were a square.":
+                lambda max_length: (isqrt(max_length), isqrt(max_length)),
+            "it takes the smallest divisor above 1. Is that the pair with the smallest sum?": _smallest_factor,
+            "it forgets the primes: their pair holds a 1, and it searches from 2 on.": _ends_at_two,
+            "for 1 and for primes it gives nothing: their pair holds a 1.": _none_for_primes,
+            "the search ends one number before the root, rounded down; that number can be the factor.": _ends_too_early,
+            "the search leaves out the root itself, so squares get a worse pair.": _below_the_root,
+            "the pair is right, but a should be the smaller one.": lambda max_length: _factors_down(max_length)[::-1],
+            "it takes 1 and max_length, the pair with the most parameters.": _largest_sum,
+            "one factor is always 2, even where 2 is no divisor or not the best one.":
+                lambda max_length: (2, max_length // 2) if max_length > 3 else (1, max_length),
+            "the numbers are right, but they come as a list; a pair with a comma is a tuple.":
+                lambda max_length: list(_factors_down(max_length)),
+            "this is the sum of the two factors, not the two.": lambda max_length: sum(_factors_down(max_length)),
+            "the root divides with a remainder, and the second number is no whole number.":
+                lambda max_length: (float(isqrt(max_length)), max_length / isqrt(max_length)),
+        },
+    }),
+)  # fmt: skip
 
 
 # 04.5. Rows that can be made, and rows that fail in one way only: each shortcut of the bank misses one of them.
@@ -825,130 +634,70 @@ CAN_BE_MADE = Exercise(
     returns="query",
     run=_made_run,
     right=(_made_by_rank, _made_by_default_rank, _made_by_singular_values, _made_by_minors, _made_by_pivot),
-    wrong=(
-        Mistake(
-            lambda scores, a: _rank_at_most(1, rearrange(scores, "query (tile repeat) -> query tile repeat", tile=a)),
-            "the row is folded into a rows of b numbers; its picture has b rows of a.",
-            PICTURE,
-        ),
-        Mistake(
-            lambda scores, a: _rank_at_most(2, _folded(scores, a)),
-            "a picture of rank 2 passes, too; that takes two products, added up.",
-            PICTURE,
-        ),
-        Mistake(
-            lambda scores, a: torch.linalg.matrix_rank(_folded(scores, a), atol=1e-3) == 1,
-            "a row of zeros is a product too: with A = 0 it can be made.",
-            PICTURE,
-        ),
-        Mistake(
-            lambda scores, a: torch.linalg.matrix_rank(_folded(scores, a).double()) <= 1,
-            "rounding is counted as rank: the scores are 32-bit numbers, and .double() makes their rounding "
-            "visible. Give atol.",
-            LOOKS,
-        ),
-        Mistake(
-            lambda scores, a: _all_small(_first_minors(_folded(scores, a))),
-            "everything is compared with the first row and the first column alone; where they hold zeros, they "
-            "tell too little.",
-            PICTURE,
-        ),
-        Mistake(
-            lambda scores, a: _same_ratios(_folded(scores, a), dim=1),
-            "it divides by the first column of the picture, and a number there can be 0.",
-            PICTURE,
-        ),
-        Mistake(
-            lambda scores, a: _same_ratios(_folded(scores, a), dim=2),
-            "it divides by the first row of the picture, and a number there can be 0.",
-            PICTURE,
-        ),
-        Mistake(
-            lambda scores, a: _rebuilt_from_corner(_folded(scores, a)),
-            "it divides by the corner of the picture, a number that can be 0.",
-            PICTURE,
-        ),
-        Mistake(
-            lambda scores, a: ~_made_by_rank(scores, a),
-            "True and False are swapped.",
-            PICTURE,
-        ),
-        Mistake(
-            lambda scores, a: torch.linalg.matrix_rank(scores, atol=1e-3) <= 1,
-            "this is the rank of the whole table; every row has a picture of its own.",
-            LOOKS,
-        ),
-        Mistake(
-            lambda scores, a: _all_small(_folded(scores, a).diff(dim=1).diff(dim=2)),
-            "it finds the rows that are sums of A and B, not products. (A softmax before the test does that, too.)",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda scores, a: _all_small(_first_minors(_folded(scores, a)[:, :2, :2])),
-            "only the first four numbers around the corner of the picture are looked at.",
-            PICTURE,
-        ),
-        Mistake(
-            lambda scores, a: _all_small(_first_minors(_folded(scores, a)[:, :, :2])),
-            "only the first two columns of the picture are looked at.",
-            PICTURE,
-        ),
-        Mistake(
-            lambda scores, a: _all_small(_first_minors(_folded(scores, a)[:, :2])),
-            "only the first two rows of the picture are looked at.",
-            PICTURE,
-        ),
-        Mistake(
-            lambda scores, a: _rank_at_most(1, _folded(scores, a)[:, :-1]),
-            "the last row of the picture is left out.",
-            PICTURE,
-        ),
-        Mistake(
-            lambda scores, a: _rank_at_most(1, _folded(scores, a)[:, :, :-1]),
-            "the last column of the picture is left out.",
-            PICTURE,
-        ),
-        Mistake(
-            lambda scores, a: _all_small(_folded(scores, a).diff(dim=1)),
-            "it finds the rows that only tile A; B may be different from block to block.",
-            PAPER,
-        ),
-        Mistake(
-            lambda scores, a: _all_small(_folded(scores, a).diff(dim=2)),
-            "it finds the rows that only repeat B; A may be different from place to place.",
-            PAPER,
-        ),
-        Mistake(
-            lambda scores, a: _rank_at_most(1, _folded(scores, a).diff(dim=1)),
-            "only differences are looked at, so a constant that is added to all scores is forgiven.",
-            CONSTANT,
-        ),
-        Mistake(
-            lambda scores, a: _rank_at_most(1, _folded(scores - scores.mean(dim=1, keepdim=True), a)),
-            "the mean of the row is taken away first, and then a product is no product any more.",
-            CONSTANT,
-        ),
-        Mistake(
-            lambda scores, a: _all_small(_folded(scores, a).abs().log().diff(dim=1).diff(dim=2)),
-            "the signs of the scores are lost; one number with the wrong sign spoils a product.",
-            CONSTANT,
-        ),
-        Mistake(
-            lambda scores, a: (_first_minors(_folded(scores, a)) < 1e-3).flatten(1).all(dim=1),
-            "only differences above 0 are looked at; a difference can be negative, too.",
-            PICTURE,
-        ),
-        Mistake(
-            lambda scores, a: torch.linalg.svdvals(_folded(scores, a))[:, 1] == 0,
-            "the second singular value is compared with exactly 0, but rounding leaves a little.",
-            NUMBERS,
-        ),
-        Mistake(
-            lambda scores, a: (_cosines(_folded(scores, a)) > 0.9999).flatten(1).all(dim=1),
-            "two rows of the picture count as multiples only if the factor is positive; B can be negative.",
-            CONSTANT,
-        ),
-    ),
-)
+    wrong=mistakes({
+        PICTURE: {
+            "the row is folded into a rows of b numbers; its picture has b rows of a.":
+                lambda scores, a: _rank_at_most(
+                    1, rearrange(scores, "query (tile repeat) -> query tile repeat", tile=a)
+                ),
+            "a picture of rank 2 passes, too; that takes two products, added up.":
+                lambda scores, a: _rank_at_most(2, _folded(scores, a)),
+            "a row of zeros is a product too: with A = 0 it can be made.":
+                lambda scores, a: torch.linalg.matrix_rank(_folded(scores, a), atol=1e-3) == 1,
+            "everything is compared with the first row and the first column alone; where they hold zeros, they tell "
+            "too little.":
+                lambda scores, a: _all_small(_first_minors(_folded(scores, a))),
+            "it divides by the first column of the picture, and a number there can be 0.":
+                lambda scores, a: _same_ratios(_folded(scores, a), dim=1),
+            "it divides by the first row of the picture, and a number there can be 0.":
+                lambda scores, a: _same_ratios(_folded(scores, a), dim=2),
+            "it divides by the corner of the picture, a number that can be 0.":
+                lambda scores, a: _rebuilt_from_corner(_folded(scores, a)),
+            "True and False are swapped.": lambda scores, a: ~_made_by_rank(scores, a),
+            "only the first four numbers around the corner of the picture are looked at.":
+                lambda scores, a: _all_small(_first_minors(_folded(scores, a)[:, :2, :2])),
+            "only the first two columns of the picture are looked at.":
+                lambda scores, a: _all_small(_first_minors(_folded(scores, a)[:, :, :2])),
+            "only the first two rows of the picture are looked at.":
+                lambda scores, a: _all_small(_first_minors(_folded(scores, a)[:, :2])),
+            "the last row of the picture is left out.": lambda scores, a: _rank_at_most(1, _folded(scores, a)[:, :-1]),
+            "the last column of the picture is left out.":
+                lambda scores, a: _rank_at_most(1, _folded(scores, a)[:, :, :-1]),
+            "only differences above 0 are looked at; a difference can be negative, too.":
+                lambda scores, a: (_first_minors(_folded(scores, a)) < 1e-3).flatten(1).all(dim=1),
+        },
+        LOOKS: {
+            "rounding is counted as rank: the scores are 32-bit numbers, and .double() makes their rounding visible. "
+            "Give atol.":
+                lambda scores, a: torch.linalg.matrix_rank(_folded(scores, a).double()) <= 1,
+            "this is the rank of the whole table; every row has a picture of its own.":
+                lambda scores, a: torch.linalg.matrix_rank(scores, atol=1e-3) <= 1,
+        },
+        EQUATIONS: {
+            "it finds the rows that are sums of A and B, not products. (A softmax before the test does that, too.)":
+                lambda scores, a: _all_small(_folded(scores, a).diff(dim=1).diff(dim=2)),
+        },
+        PAPER: {
+            "it finds the rows that only tile A; B may be different from block to block.":
+                lambda scores, a: _all_small(_folded(scores, a).diff(dim=1)),
+            "it finds the rows that only repeat B; A may be different from place to place.":
+                lambda scores, a: _all_small(_folded(scores, a).diff(dim=2)),
+        },
+        CONSTANT: {
+            "only differences are looked at, so a constant that is added to all scores is forgiven.":
+                lambda scores, a: _rank_at_most(1, _folded(scores, a).diff(dim=1)),
+            "the mean of the row is taken away first, and then a product is no product any more.":
+                lambda scores, a: _rank_at_most(1, _folded(scores - scores.mean(dim=1, keepdim=True), a)),
+            "the signs of the scores are lost; one number with the wrong sign spoils a product.":
+                lambda scores, a: _all_small(_folded(scores, a).abs().log().diff(dim=1).diff(dim=2)),
+            "two rows of the picture count as multiples only if the factor is positive; B can be negative.":
+                lambda scores, a: (_cosines(_folded(scores, a)) > 0.9999).flatten(1).all(dim=1),
+        },
+        NUMBERS: {
+            "the second singular value is compared with exactly 0, but rounding leaves a little.":
+                lambda scores, a: torch.linalg.svdvals(_folded(scores, a))[:, 1] == 0,
+        },
+    }),
+)  # fmt: skip
 
 EXERCISES = [PRODUCT_ROWS, COUNT_PRODUCTS, FACTORIZED_SCORES, BEST_FACTORS, CAN_BE_MADE]

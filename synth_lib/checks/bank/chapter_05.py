@@ -5,7 +5,7 @@ from math import cos, pi, sqrt
 import torch
 from einops import einsum, rearrange
 
-from synth_lib.checks.exercise import Exercise, Mistake, Reads, RowsSumTo1
+from synth_lib.checks.exercise import Exercise, Reads, RowsSumTo1, mistakes
 from synth_lib.scores import FactorizedRandom, Random
 
 EQUATION = "The equation"
@@ -86,148 +86,77 @@ SHORT_MAPS = Exercise(
     level="easy",
     inputs=_maps_inputs,
     returns="head query key",
-    holds=(RowsSumTo1(), Reads("R1", 1, 1, "query"), Reads("R1", 0, 0, "head")),
+    properties=(RowsSumTo1(), Reads("R1", 1, 1, "query"), Reads("R1", 0, 0, "head")),
     right=(_maps_einsum, _maps_matmul, _maps_in_loops, _maps_cut_and_divided),
-    wrong=(
-        Mistake(
-            lambda R1, R2, length: _one_row(R1, R2, length)[:, None].expand(-1, length, -1).softmax(dim=-1),
-            "both factors carry the key axis, so every query gets the same row.",
-            KEY_AXIS,
-        ),
-        Mistake(
-            lambda R1, R2, length: _one_row(R1, R2, length)[:, :, None].expand(-1, -1, length).softmax(dim=-1),
-            "both factors carry the query axis, so all keys of a row get the same weight.",
-            KEY_AXIS,
-        ),
-        Mistake(
-            lambda R1, R2, length: torch.diag_embed(_one_row(R1, R2, length)).softmax(dim=-1),
-            "only the diagonal of the table is filled: place i meets place i alone.",
-            TWICE,
-        ),
-        Mistake(
-            lambda R1, R2, length: _maps_einsum(R1, R1, length),
-            "the first factor is multiplied by itself; the second one is not used.",
-            EQUATION,
-        ),
-        Mistake(
-            lambda R1, R2, length: _maps_einsum(R2, R2, length),
-            "the second factor is multiplied by itself; the first one is not used.",
-            EQUATION,
-        ),
-        Mistake(
-            lambda R1, R2, length: _maps_einsum(R2, R1, length),
-            "query and key are swapped: the rows should belong to the first factor.",
-            EQUATION,
-        ),
-        Mistake(
-            lambda R1, R2, length: _maps_einsum(R1, R2, length).transpose(1, 2),
-            "the softmax is right, but the map is transposed afterwards: its columns sum to 1.",
-            RESULT,
-        ),
-        Mistake(
-            lambda R1, R2, length: (R1[:, :length] @ R2[:, :length].reshape(len(R2), R2.shape[2], length)).softmax(
-                dim=-1
-            ),
-            "the second factor is reshaped where it should be turned; its numbers land on other places.",
-            MATMUL,
-        ),
-        Mistake(
-            lambda R1, R2, length: einsum(R1, R2, TABLE).softmax(dim=-1)[:, :length, :length],
-            "the map is cut after the softmax, so its rows sum to less than 1.",
-            HEADS,
-        ),
-        Mistake(
-            _maps_zero_scores,
-            "the scores of the places outside are set to 0, and a score of 0 still gets a share.",
-            HEADS,
-        ),
-        Mistake(
-            lambda R1, R2, length: einsum(R1, R2, TABLE).softmax(dim=-1),
-            "nothing is cut: the map has rows and columns for places that this input does not have.",
-            HEADS,
-        ),
-        Mistake(
-            lambda R1, R2, length: einsum(R1, R2[:, :length], TABLE).softmax(dim=-1),
-            "only the keys are cut; there are too many queries.",
-            HEADS,
-        ),
-        Mistake(
-            lambda R1, R2, length: einsum(R1[:, :length], R2, TABLE).softmax(dim=-1),
-            "only the queries are cut; there are too many keys.",
-            HEADS,
-        ),
-        Mistake(
-            lambda R1, R2, length: einsum(R1[:, -length:], R2[:, -length:], TABLE).softmax(dim=-1),
-            "it keeps the last places. Where does an input start?",
-            HEADS,
-        ),
-        Mistake(
-            _table,
-            "these are the scores; the softmax is missing.",
-            RESULT,
-        ),
-        Mistake(
-            lambda R1, R2, length: _table(R1, R2, length).exp(),
-            "the exponentials are not divided by the sum of their row.",
-            RESULT,
-        ),
-        Mistake(
-            lambda R1, R2, length: _table(R1, R2, length) / _table(R1, R2, length).sum(dim=-1, keepdim=True),
-            "the scores are divided by their sum, but the softmax takes the exponential first.",
-            RESULT,
-        ),
-        Mistake(
-            lambda R1, R2, length: _table(R1, R2, length).softmax(dim=1),
-            "the softmax runs along the queries, so the columns sum to 1 and not the rows.",
-            RESULT,
-        ),
-        Mistake(
-            lambda R1, R2, length: _table(R1, R2, length).softmax(dim=0),
-            "the softmax runs along the heads. A softmax without dim can do that too.",
-            RESULT,
-        ),
-        Mistake(
-            lambda R1, R2, length: _table(R1, R2, length).flatten(1).softmax(dim=-1).unflatten(1, (length, length)),
-            "the softmax runs over the whole table of a head; every row should sum to 1.",
-            RESULT,
-        ),
-        Mistake(
-            lambda R1, R2, length: (_table(R1, R2, length) / sqrt(R1.shape[2])).softmax(dim=-1),
-            "the scores are divided by the root of the rank, as for the dot product; equation (7) is not.",
-            EQUATION,
-        ),
-        Mistake(
-            lambda R1, R2, length: (_table(R1, R2, length) / R1.shape[2]).softmax(dim=-1),
-            "it takes the mean over the rank, not the sum.",
-            EQUATION,
-        ),
-        Mistake(
-            lambda R1, R2, length: _maps_einsum(R1[..., :1], R2[..., :1], length),
-            "only column 0 of the factors is used; the sum runs over all of them.",
-            EQUATION,
-        ),
-        Mistake(
-            lambda R1, R2, length: _maps_einsum(R1[..., -1:], R2[..., -1:], length),
-            "only the last column of the factors is left: a loop overwrites where it should add.",
-            EQUATION,
-        ),
-        Mistake(
-            lambda R1, R2, length: _maps_einsum(R1[:1].expand_as(R1), R2[:1].expand_as(R2), length),
-            "all heads use the factors of head 0.",
-            HEADS,
-        ),
-        Mistake(
-            lambda R1, R2, length: _table(R1, R2, length).sum(dim=0).softmax(dim=-1),
-            "the heads are added up; each should keep a map of its own.",
-            HEADS,
-        ),
-        Mistake(
-            lambda R1, R2, length: rearrange(_maps_einsum(R1, R2, length), "head query key -> query key head"),
-            "the numbers are there, but head stands last instead of first.",
-            HEADS,
-        ),
-    ),
-)
+    wrong=mistakes({
+        KEY_AXIS: {
+            "both factors carry the key axis, so every query gets the same row.":
+                lambda R1, R2, length: _one_row(R1, R2, length)[:, None].expand(-1, length, -1).softmax(dim=-1),
+            "both factors carry the query axis, so all keys of a row get the same weight.":
+                lambda R1, R2, length: _one_row(R1, R2, length)[:, :, None].expand(-1, -1, length).softmax(dim=-1),
+        },
+        TWICE: {
+            "only the diagonal of the table is filled: place i meets place i alone.":
+                lambda R1, R2, length: torch.diag_embed(_one_row(R1, R2, length)).softmax(dim=-1),
+        },
+        EQUATION: {
+            "the first factor is multiplied by itself; the second one is not used.":
+                lambda R1, R2, length: _maps_einsum(R1, R1, length),
+            "the second factor is multiplied by itself; the first one is not used.":
+                lambda R1, R2, length: _maps_einsum(R2, R2, length),
+            "query and key are swapped: the rows should belong to the first factor.":
+                lambda R1, R2, length: _maps_einsum(R2, R1, length),
+            "the scores are divided by the root of the rank, as for the dot product; equation (7) is not.":
+                lambda R1, R2, length: (_table(R1, R2, length) / sqrt(R1.shape[2])).softmax(dim=-1),
+            "it takes the mean over the rank, not the sum.":
+                lambda R1, R2, length: (_table(R1, R2, length) / R1.shape[2]).softmax(dim=-1),
+            "only column 0 of the factors is used; the sum runs over all of them.":
+                lambda R1, R2, length: _maps_einsum(R1[..., :1], R2[..., :1], length),
+            "only the last column of the factors is left: a loop overwrites where it should add.":
+                lambda R1, R2, length: _maps_einsum(R1[..., -1:], R2[..., -1:], length),
+        },
+        RESULT: {
+            "the softmax is right, but the map is transposed afterwards: its columns sum to 1.":
+                lambda R1, R2, length: _maps_einsum(R1, R2, length).transpose(1, 2),
+            "these are the scores; the softmax is missing.": _table,
+            "the exponentials are not divided by the sum of their row.":
+                lambda R1, R2, length: _table(R1, R2, length).exp(),
+            "the scores are divided by their sum, but the softmax takes the exponential first.":
+                lambda R1, R2, length: _table(R1, R2, length) / _table(R1, R2, length).sum(dim=-1, keepdim=True),
+            "the softmax runs along the queries, so the columns sum to 1 and not the rows.":
+                lambda R1, R2, length: _table(R1, R2, length).softmax(dim=1),
+            "the softmax runs along the heads. A softmax without dim can do that too.":
+                lambda R1, R2, length: _table(R1, R2, length).softmax(dim=0),
+            "the softmax runs over the whole table of a head; every row should sum to 1.":
+                lambda R1, R2, length: _table(R1, R2, length).flatten(1).softmax(dim=-1).unflatten(1, (length, length)),
+        },
+        MATMUL: {
+            "the second factor is reshaped where it should be turned; its numbers land on other places.":
+                lambda R1, R2, length: (R1[:, :length] @ R2[:, :length].reshape(len(R2), R2.shape[2], length)).softmax(
+                    dim=-1
+                ),
+        },
+        HEADS: {
+            "the map is cut after the softmax, so its rows sum to less than 1.":
+                lambda R1, R2, length: einsum(R1, R2, TABLE).softmax(dim=-1)[:, :length, :length],
+            "the scores of the places outside are set to 0, and a score of 0 still gets a share.": _maps_zero_scores,
+            "nothing is cut: the map has rows and columns for places that this input does not have.":
+                lambda R1, R2, length: einsum(R1, R2, TABLE).softmax(dim=-1),
+            "only the keys are cut; there are too many queries.":
+                lambda R1, R2, length: einsum(R1, R2[:, :length], TABLE).softmax(dim=-1),
+            "only the queries are cut; there are too many keys.":
+                lambda R1, R2, length: einsum(R1[:, :length], R2, TABLE).softmax(dim=-1),
+            "it keeps the last places. Where does an input start?":
+                lambda R1, R2, length: einsum(R1[:, -length:], R2[:, -length:], TABLE).softmax(dim=-1),
+            "all heads use the factors of head 0.":
+                lambda R1, R2, length: _maps_einsum(R1[:1].expand_as(R1), R2[:1].expand_as(R2), length),
+            "the heads are added up; each should keep a map of its own.":
+                lambda R1, R2, length: _table(R1, R2, length).sum(dim=0).softmax(dim=-1),
+            "the numbers are there, but head stands last instead of first.":
+                lambda R1, R2, length: rearrange(_maps_einsum(R1, R2, length), "head query key -> query key head"),
+        },
+    }),
+)  # fmt: skip
 
 
 # 05.2 and 05.4 ask for two factors. Many pairs have the same product, so what is compared is made of the product.
@@ -326,89 +255,35 @@ BEST_FACTORS = Exercise(
     returns="shape of R1, shape of R2, product",
     run=lambda answer, **arguments: _product(answer(**arguments)),
     right=(_best_root, _best_one_side, _best_each_head, _best_projection),
-    wrong=(
-        Mistake(
-            lambda R, rank: _parts(R, rank, 1, 1),
-            "both factors carry the singular values in full, so the product has them squared.",
-            BEST,
-        ),
-        Mistake(
-            lambda R, rank: _parts(R, rank, 0, 0),
-            "the singular values are left out: every part has the same size.",
-            BEST,
-        ),
-        Mistake(
-            _rows_scaled,
-            "the singular values multiply the rows of the left part; each belongs to a column.",
-            BEST,
-        ),
-        Mistake(
-            _sizes_of_head_0,
-            "the singular values of head 0 are used in all heads.",
-            FULL_RANK,
-        ),
-        Mistake(
-            lambda R, rank: _parts(R, rank, 0.5, 0),
-            "one factor carries the root of the singular values, and the other one nothing of them.",
-            BEST,
-        ),
-        Mistake(
-            lambda R, rank: _parts(R, rank, 2, 2),
-            "the singular values are squared where they should be shared between the factors.",
-            BEST,
-        ),
-        Mistake(
-            _columns_of_rows,
-            "the third tensor of the SVD is not turned: its parts are rows, and columns were taken.",
-            FULL_RANK,
-        ),
-        Mistake(
-            lambda R, rank: (_parts(R, rank, 1, 0)[0], _parts(R, rank, 0, 0)[0]),
-            "both factors are made from the left part of the SVD, which fits symmetric tables alone.",
-            BEST,
-        ),
-        Mistake(
-            lambda R, rank: _parts(R, rank, 1, 0)[::-1],
-            "the two factors are exchanged, so the product is transposed.",
-            FULL_RANK,
-        ),
-        Mistake(
-            _eigen,
-            "these are eigenvalues, which fit symmetric tables alone; a table of scores is not symmetric.",
-            BEST,
-        ),
-        Mistake(
-            _smallest,
-            "it keeps the smallest parts instead of the largest.",
-            BEST,
-        ),
-        Mistake(
-            lambda R, rank: (R[..., :rank], torch.eye(R.shape[1])[:, :rank].expand(len(R), -1, -1)),
-            "it keeps the first columns of the table and drops the others; the best parts are mixtures of all.",
-            BEST,
-        ),
-        Mistake(
-            lambda R, rank: (torch.eye(R.shape[1])[:, :rank].expand(len(R), -1, -1), R[:, :rank].mT),
-            "it keeps the first rows of the table and drops the others; the best parts are mixtures of all.",
-            BEST,
-        ),
-        Mistake(
-            lambda R, rank: _parts(R, R.shape[1], 1, 0),
-            "nothing is dropped: the factors have full rank.",
-            BEST,
-        ),
-        Mistake(
-            lambda R, rank: _parts(R, rank - 1, 1, 0),
-            "one part too few is kept.",
-            BEST,
-        ),
-        Mistake(
-            _head_0,
-            "all heads use the table of head 0.",
-            FULL_RANK,
-        ),
-    ),
-)
+    wrong=mistakes({
+        BEST: {
+            "both factors carry the singular values in full, so the product has them squared.":
+                lambda R, rank: _parts(R, rank, 1, 1),
+            "the singular values are left out: every part has the same size.": lambda R, rank: _parts(R, rank, 0, 0),
+            "the singular values multiply the rows of the left part; each belongs to a column.": _rows_scaled,
+            "one factor carries the root of the singular values, and the other one nothing of them.":
+                lambda R, rank: _parts(R, rank, 0.5, 0),
+            "the singular values are squared where they should be shared between the factors.":
+                lambda R, rank: _parts(R, rank, 2, 2),
+            "both factors are made from the left part of the SVD, which fits symmetric tables alone.":
+                lambda R, rank: (_parts(R, rank, 1, 0)[0], _parts(R, rank, 0, 0)[0]),
+            "these are eigenvalues, which fit symmetric tables alone; a table of scores is not symmetric.": _eigen,
+            "it keeps the smallest parts instead of the largest.": _smallest,
+            "it keeps the first columns of the table and drops the others; the best parts are mixtures of all.":
+                lambda R, rank: (R[..., :rank], torch.eye(R.shape[1])[:, :rank].expand(len(R), -1, -1)),
+            "it keeps the first rows of the table and drops the others; the best parts are mixtures of all.":
+                lambda R, rank: (torch.eye(R.shape[1])[:, :rank].expand(len(R), -1, -1), R[:, :rank].mT),
+            "nothing is dropped: the factors have full rank.": lambda R, rank: _parts(R, R.shape[1], 1, 0),
+            "one part too few is kept.": lambda R, rank: _parts(R, rank - 1, 1, 0),
+        },
+        FULL_RANK: {
+            "the singular values of head 0 are used in all heads.": _sizes_of_head_0,
+            "the third tensor of the SVD is not turned: its parts are rows, and columns were taken.": _columns_of_rows,
+            "the two factors are exchanged, so the product is transposed.": lambda R, rank: _parts(R, rank, 1, 0)[::-1],
+            "all heads use the table of head 0.": _head_0,
+        },
+    }),
+)  # fmt: skip
 
 
 # 05.3. Asked for max_length and for the next number, so that one of the two is even and one is odd, and for 1 and 2,
@@ -465,59 +340,27 @@ LARGEST_RANK = Exercise(
     returns="a whole number",
     run=_rank_run,
     right=(_rank_formula, _rank_loop, _rank_counted),
-    wrong=(
-        Mistake(
-            lambda max_length, head: max(1, (max_length - 1) // 2),
-            "for lengths 1 and 2 no rank will do, and the answer is 0.",
-            PARAMETERS,
-        ),
-        Mistake(
-            lambda max_length, head: max_length // 2,
-            "with even lengths this rank costs as much as Random; equal is not fewer.",
-            PARAMETERS,
-        ),
-        Mistake(
-            lambda max_length, head: max_length // 2 - 1,
-            "with odd lengths the next rank would be smaller than Random too.",
-            PARAMETERS,
-        ),
-        Mistake(
-            lambda max_length, head: (max_length + 1) // 2,
-            "it rounds up; that rank is no longer smaller.",
-            PARAMETERS,
-        ),
-        Mistake(
-            lambda max_length, head: max_length // 2 + 1,
-            "this is the smallest rank that costs more than Random.",
-            PARAMETERS,
-        ),
-        Mistake(
-            lambda max_length, head: (max_length - 1) / 2,
-            "a rank is a whole number, of the type int.",
-            PARAMETERS,
-        ),
-        Mistake(
-            lambda max_length, head: max_length - 1,
-            "only one of the two factors is counted.",
-            PARAMETERS,
-        ),
-        Mistake(
-            lambda max_length, head: (max_length**2 - 1) // 2,
-            "a factor is counted as one number a column, but it has a row for each place.",
-            PARAMETERS,
-        ),
-        Mistake(
-            lambda max_length, head: (max_length - 1) // (2 * head),
-            "the heads are counted for Factorized Random alone; Random has a table in every head.",
-            PARAMETERS,
-        ),
-        Mistake(
-            lambda max_length, head: (head * max_length - 1) // 2,
-            "the heads are counted for Random alone; Factorized Random has two factors in every head.",
-            PARAMETERS,
-        ),
-    ),
-)
+    wrong=mistakes({
+        PARAMETERS: {
+            "for lengths 1 and 2 no rank will do, and the answer is 0.":
+                lambda max_length, head: max(1, (max_length - 1) // 2),
+            "with even lengths this rank costs as much as Random; equal is not fewer.":
+                lambda max_length, head: max_length // 2,
+            "with odd lengths the next rank would be smaller than Random too.":
+                lambda max_length, head: max_length // 2 - 1,
+            "it rounds up; that rank is no longer smaller.": lambda max_length, head: (max_length + 1) // 2,
+            "this is the smallest rank that costs more than Random.": lambda max_length, head: max_length // 2 + 1,
+            "a rank is a whole number, of the type int.": lambda max_length, head: (max_length - 1) / 2,
+            "only one of the two factors is counted.": lambda max_length, head: max_length - 1,
+            "a factor is counted as one number a column, but it has a row for each place.":
+                lambda max_length, head: (max_length**2 - 1) // 2,
+            "the heads are counted for Factorized Random alone; Random has a table in every head.":
+                lambda max_length, head: (max_length - 1) // (2 * head),
+            "the heads are counted for Random alone; Factorized Random has two factors in every head.":
+                lambda max_length, head: (head * max_length - 1) // 2,
+        },
+    }),
+)  # fmt: skip
 
 
 # 05.4. What counts is the map: where each row is highest, and whether that weight is large enough. Both directions
@@ -606,63 +449,37 @@ SHIFT_FACTORS = Exercise(
     returns="shape of R1, shape of R2, best keys, weights, best keys with -shift, weights with -shift",
     run=_shift_run,
     right=(_shift_circle, _shift_rolled, _shift_parabola, _shift_in_loops),
-    wrong=(
-        Mistake(
-            lambda length, shift: _shift_circle(length, -shift),
-            "it looks in the opposite direction. Two factors that are exchanged do that too.",
-            CIRCLE,
-        ),
-        Mistake(
-            lambda length, shift: _shift_circle(length, abs(shift)),
-            "it always looks forwards; the sign of the shift is lost.",
-            CIRCLE,
-        ),
-        Mistake(
-            lambda length, shift: _shift_circle(length, -1),
-            "it always looks at the place before, whatever the shift.",
-            CIRCLE,
-        ),
-        Mistake(
-            lambda length, shift: _shift_circle(length, 0),
-            "every place looks at itself: the shift has no effect.",
-            CIRCLE,
-        ),
-        Mistake(
-            lambda length, shift: _shift_circle(length, 2 * shift),
-            "the shift is applied to both factors, with opposite signs, so it counts twice.",
-            CIRCLE,
-        ),
-        Mistake(
-            lambda length, shift: _circle(_angles(length) + shift, _angles(length), _sharp(length)),
-            "the shift is added as it is; it must be turned into an angle first.",
-            CIRCLE,
-        ),
-        Mistake(
-            lambda length, shift: _circle(-_angles(length) - 2 * pi * shift / length, _angles(length), _sharp(length)),
-            "one sine has the wrong sign, so it is a reversal and not a shift.",
-            REVERSAL,
-        ),
-        Mistake(
-            _closed_circle,
-            "the first and the last place share one point: the circle is divided into one part too few.",
-            CIRCLE,
-        ),
-        Mistake(
-            _cosine_alone,
-            "only the product of the cosines is there; the addition formula has a second one.",
-            CIRCLE,
-        ),
-        Mistake(
-            lambda length, shift: _circle(_angles(length) + 2 * pi * shift / length, _angles(length), 1),
-            "the best keys are right, but their weights are too small. Look at the scale, and at the unit of angles.",
-            SCALE,
-        ),
-        Mistake(
-            lambda length, shift: _circle(_angles(length) + 2 * pi * shift / length, _angles(length), -_sharp(length)),
-            "the scale is negative, so the right key has the lowest score.",
-            SCALE,
-        ),
-    ),
-)
+    wrong=mistakes({
+        CIRCLE: {
+            "it looks in the opposite direction. Two factors that are exchanged do that too.":
+                lambda length, shift: _shift_circle(length, -shift),
+            "it always looks forwards; the sign of the shift is lost.":
+                lambda length, shift: _shift_circle(length, abs(shift)),
+            "it always looks at the place before, whatever the shift.": lambda length, shift: _shift_circle(length, -1),
+            "every place looks at itself: the shift has no effect.": lambda length, shift: _shift_circle(length, 0),
+            "the shift is applied to both factors, with opposite signs, so it counts twice.":
+                lambda length, shift: _shift_circle(length, 2 * shift),
+            "the shift is added as it is; it must be turned into an angle first.":
+                lambda length, shift: _circle(_angles(length) + shift, _angles(length), _sharp(length)),
+            "the first and the last place share one point: the circle is divided into one part too few.":
+                _closed_circle,
+            "only the product of the cosines is there; the addition formula has a second one.": _cosine_alone,
+        },
+        REVERSAL: {
+            "one sine has the wrong sign, so it is a reversal and not a shift.":
+                lambda length, shift: _circle(
+                    -_angles(length) - 2 * pi * shift / length, _angles(length), _sharp(length)
+                ),
+        },
+        SCALE: {
+            "the best keys are right, but their weights are too small. Look at the scale, and at the unit of angles.":
+                lambda length, shift: _circle(_angles(length) + 2 * pi * shift / length, _angles(length), 1),
+            "the scale is negative, so the right key has the lowest score.":
+                lambda length, shift: _circle(
+                    _angles(length) + 2 * pi * shift / length, _angles(length), -_sharp(length)
+                ),
+        },
+    }),
+)  # fmt: skip
 
 EXERCISES = [SHORT_MAPS, BEST_FACTORS, LARGEST_RANK, SHIFT_FACTORS]

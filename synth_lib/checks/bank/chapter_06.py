@@ -5,7 +5,7 @@ from math import prod
 
 import torch
 
-from synth_lib.checks.exercise import Exercise, Mistake, RowsSumTo1
+from synth_lib.checks.exercise import Exercise, RowsSumTo1, mistakes
 from synth_lib.scores import make_score
 
 EQUATIONS = "The equations"
@@ -76,123 +76,69 @@ MIXED_MAP = Exercise(
     level="easy",
     inputs=_mixed_inputs,
     returns="batch head query key",
-    holds=(RowsSumTo1(),),
+    properties=(RowsSumTo1(),),
     right=(_mixed_sum, _mixed_stack, _mixed_product),
-    wrong=(
-        Mistake(
-            lambda scores, logits: _mix(_maps(scores), logits.softmax(dim=0)),
-            "each part goes through a softmax of its own, and the maps are averaged after it.",
-            INSIDE,
-        ),
-        Mistake(
-            lambda scores, logits: _mix(_maps(scores), logits.softmax(dim=0)).softmax(dim=-1),
-            "the maps are averaged, and then go through a second softmax.",
-            INSIDE,
-        ),
-        Mistake(
-            lambda scores, logits: _mix(scores, logits).softmax(dim=-1),
-            "the logits themselves are used as alphas, so they do not sum to 1.",
-            LOGITS,
-        ),
-        Mistake(
-            lambda scores, logits: _mix(scores, logits.sigmoid()).softmax(dim=-1),
-            "each logit goes through a sigmoid of its own, so the alphas do not sum to 1.",
-            LOGITS,
-        ),
-        Mistake(
-            lambda scores, logits: _mix(scores, logits.sigmoid() / logits.sigmoid().sum()).softmax(dim=-1),
-            "the alphas sum to 1, but they come from sigmoids and not from a softmax over the logits.",
-            LOGITS,
-        ),
-        Mistake(
-            lambda scores, logits: _mix(scores, logits / logits.sum()).softmax(dim=-1),
-            "the logits are only divided by their sum; an alpha must not be negative.",
-            LOGITS,
-        ),
-        Mistake(
-            lambda scores, logits: _mix(scores, logits.abs() / logits.abs().sum()).softmax(dim=-1),
-            "the alphas are absolute values divided by their sum, not a softmax over the logits.",
-            LOGITS,
-        ),
-        Mistake(
-            lambda scores, logits: _mix(scores, logits.exp()).softmax(dim=-1),
-            "the alphas are exponentials that are not divided by their sum.",
-            LOGITS,
-        ),
-        Mistake(
-            lambda scores, logits: _mix(scores, logits.log_softmax(dim=0)).softmax(dim=-1),
-            "the alphas are logarithms: a log-softmax where a softmax should be.",
-            LOGITS,
-        ),
-        Mistake(
-            lambda scores, logits: _mix(scores, logits.softmax(dim=0).softmax(dim=0)).softmax(dim=-1),
-            "the logits go through two softmaxes before they become alphas.",
-            LOGITS,
-        ),
-        Mistake(
-            lambda scores, logits: _mix(scores, torch.ones(len(scores))).softmax(dim=-1),
-            "the parts are added without alphas, and the logits are not used.",
-            LITERAL,
-        ),
-        Mistake(
-            lambda scores, logits: _mix(scores, torch.ones(len(scores)) / len(scores)).softmax(dim=-1),
-            "every part gets the same alpha, and the logits are not used.",
-            LOGITS,
-        ),
-        Mistake(
-            lambda scores, logits: (_mix(scores, logits.softmax(dim=0)) / len(scores)).softmax(dim=-1),
-            "the mixed scores are divided by the number of parts once more: a mean where a sum should be.",
-            SUM,
-        ),
-        Mistake(
-            lambda scores, logits: _mix(scores, logits.softmax(dim=0).flip(0)).softmax(dim=-1),
-            "the alphas meet the parts in the opposite order.",
-            SUM,
-        ),
-        Mistake(
-            lambda scores, logits: (logits.softmax(dim=0)[-1] * scores[-1]).softmax(dim=-1),
-            "only the last part is left: does your loop add, or does it overwrite?",
-            SUM,
-        ),
-        Mistake(
-            lambda scores, logits: torch.broadcast_to(
-                scores[int(logits.argmax())], torch.broadcast_shapes(*(score.shape for score in scores))
-            ).softmax(dim=-1),
-            "only the part with the largest logit is used.",
-            LIMIT,
-        ),
-        Mistake(
-            _mixed_powers,
-            "this is the product of the maps to the power of their alphas, but not yet divided by its sum.",
-            INSIDE,
-        ),
-        Mistake(
-            lambda scores, logits: _mix(scores, logits.softmax(dim=0)),
-            "these are the mixed scores; the softmax along the keys is missing.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda scores, logits: _mix(scores, logits.softmax(dim=0)).softmax(dim=2),
-            "the last softmax runs along the queries, so the columns sum to 1 and not the rows.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda scores, logits: _mix(scores, logits.softmax(dim=0)).softmax(dim=1),
-            "the last softmax runs along the heads.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda scores, logits: _mix(scores, logits.softmax(dim=0)).softmax(dim=0),
-            "the last softmax runs along the batch, so it mixes sentences.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda scores, logits: _mixed_sum(scores, logits).softmax(dim=-1),
-            "there are two softmaxes along the keys; the second one gets weights, not scores.",
-            INSIDE,
-        ),
-    ),
-)
+    wrong=mistakes({
+        INSIDE: {
+            "each part goes through a softmax of its own, and the maps are averaged after it.":
+                lambda scores, logits: _mix(_maps(scores), logits.softmax(dim=0)),
+            "the maps are averaged, and then go through a second softmax.":
+                lambda scores, logits: _mix(_maps(scores), logits.softmax(dim=0)).softmax(dim=-1),
+            "this is the product of the maps to the power of their alphas, but not yet divided by its sum.":
+                _mixed_powers,
+            "there are two softmaxes along the keys; the second one gets weights, not scores.":
+                lambda scores, logits: _mixed_sum(scores, logits).softmax(dim=-1),
+        },
+        LOGITS: {
+            "the logits themselves are used as alphas, so they do not sum to 1.":
+                lambda scores, logits: _mix(scores, logits).softmax(dim=-1),
+            "each logit goes through a sigmoid of its own, so the alphas do not sum to 1.":
+                lambda scores, logits: _mix(scores, logits.sigmoid()).softmax(dim=-1),
+            "the alphas sum to 1, but they come from sigmoids and not from a softmax over the logits.":
+                lambda scores, logits: _mix(scores, logits.sigmoid() / logits.sigmoid().sum()).softmax(dim=-1),
+            "the logits are only divided by their sum; an alpha must not be negative.":
+                lambda scores, logits: _mix(scores, logits / logits.sum()).softmax(dim=-1),
+            "the alphas are absolute values divided by their sum, not a softmax over the logits.":
+                lambda scores, logits: _mix(scores, logits.abs() / logits.abs().sum()).softmax(dim=-1),
+            "the alphas are exponentials that are not divided by their sum.":
+                lambda scores, logits: _mix(scores, logits.exp()).softmax(dim=-1),
+            "the alphas are logarithms: a log-softmax where a softmax should be.":
+                lambda scores, logits: _mix(scores, logits.log_softmax(dim=0)).softmax(dim=-1),
+            "the logits go through two softmaxes before they become alphas.":
+                lambda scores, logits: _mix(scores, logits.softmax(dim=0).softmax(dim=0)).softmax(dim=-1),
+            "every part gets the same alpha, and the logits are not used.":
+                lambda scores, logits: _mix(scores, torch.ones(len(scores)) / len(scores)).softmax(dim=-1),
+        },
+        LITERAL: {
+            "the parts are added without alphas, and the logits are not used.":
+                lambda scores, logits: _mix(scores, torch.ones(len(scores))).softmax(dim=-1),
+        },
+        SUM: {
+            "the mixed scores are divided by the number of parts once more: a mean where a sum should be.":
+                lambda scores, logits: (_mix(scores, logits.softmax(dim=0)) / len(scores)).softmax(dim=-1),
+            "the alphas meet the parts in the opposite order.":
+                lambda scores, logits: _mix(scores, logits.softmax(dim=0).flip(0)).softmax(dim=-1),
+            "only the last part is left: does your loop add, or does it overwrite?":
+                lambda scores, logits: (logits.softmax(dim=0)[-1] * scores[-1]).softmax(dim=-1),
+        },
+        LIMIT: {
+            "only the part with the largest logit is used.":
+                lambda scores, logits: torch.broadcast_to(
+                    scores[int(logits.argmax())], torch.broadcast_shapes(*(score.shape for score in scores))
+                ).softmax(dim=-1),
+        },
+        EQUATIONS: {
+            "these are the mixed scores; the softmax along the keys is missing.":
+                lambda scores, logits: _mix(scores, logits.softmax(dim=0)),
+            "the last softmax runs along the queries, so the columns sum to 1 and not the rows.":
+                lambda scores, logits: _mix(scores, logits.softmax(dim=0)).softmax(dim=2),
+            "the last softmax runs along the heads.":
+                lambda scores, logits: _mix(scores, logits.softmax(dim=0)).softmax(dim=1),
+            "the last softmax runs along the batch, so it mixes sentences.":
+                lambda scores, logits: _mix(scores, logits.softmax(dim=0)).softmax(dim=0),
+        },
+    }),
+)  # fmt: skip
 
 
 # 06.2. Each score function closes one way out: a reader who looks at one head, one row, one number or one direction
@@ -335,12 +281,12 @@ FAMILY = (
 def _row_inputs(draw):
     sizes = draw.sizes("length d_model", low=4)
     shape = (1, sizes["length"], sizes["d_model"])
-    return {"score": FAMILY, "x": draw.normal(*shape), "other": draw.normal(*shape)}
+    return {"score": {one.__name__[1:]: one for one in FAMILY}, "x": draw.normal(*shape), "other": draw.normal(*shape)}
 
 
 def _for_each(answer, score, x, other):
     """The three texts by their names, for every function of the family by its name."""
-    return {one.__name__[1:]: _named(answer(score=one, x=x, other=other)) for one in score}
+    return {name: _named(answer(score=one, x=x, other=other)) for name, one in score.items()}
 
 
 def _named(row):
@@ -471,175 +417,81 @@ TABLE_ROW = Exercise(
     returns="three texts for each score function",
     right=(_row_by_change, _row_by_jacobian, _row_in_loops),
     run=_for_each,
-    wrong=(
-        Mistake(
-            _row_with(_reads_tokens(slice(1))),
-            "only token 0 is changed; rows that read another token seem to read nothing.",
-            READS,
-        ),
-        Mistake(
-            _row_with(_reads_tokens(slice(2))),
-            "not every token is changed; a row may read one of those that you leave out.",
-            READS,
-        ),
-        Mistake(
-            _row_with(_reads_tokens(slice(-1))),
-            "the last token is never changed; a row may read that one alone.",
-            READS,
-        ),
-        Mistake(
-            _row_with(_reads_tokens(slice(1, None))),
-            "token 0 is never changed; a row may read that one alone.",
-            READS,
-        ),
-        Mistake(
-            _row_with(_reads_tokens(slice(-1, None))),
-            "only the last token is changed; rows that read another token seem to read nothing.",
-            READS,
-        ),
-        Mistake(
-            _row_with(_only_row_0),
-            "only row 0 is watched; another row may move.",
-            READS,
-        ),
-        Mistake(
-            _row_with(lambda score, x: _reads(score, x, change=_add_to(slice(0, 1)))),
-            "only the first number of a token is changed; a score may read another one.",
-            READS,
-        ),
-        Mistake(
-            _row_with(lambda score, x: _reads(score, x, change=_add_to(slice(-1, None)))),
-            "only the last number of a token is changed; a score may read another one.",
-            READS,
-        ),
-        Mistake(
-            _row_with(lambda score, x: _changes(score, x).amax(dim=(0, 2)) > 1e-5),
-            "only changes upwards are seen; a score may also go down.",
-            EXERCISE_ROW,
-        ),
-        Mistake(
-            _row_with(lambda score, x: (-_changes(score, x)).amax(dim=(0, 2)) > 1e-5),
-            "only changes downwards are seen; a score may also go up.",
-            EXERCISE_ROW,
-        ),
-        Mistake(
-            _row_with(
-                lambda score, x: _changes(score, x).amax(dim=(0, 2)) > 1e-5,
-                lambda score, x, other: bool((score(x) - score(other)).max() > 1e-5),
-            ),
-            "the largest difference is taken with its sign, in both places; a score may also go down.",
-            EXERCISE_ROW,
-        ),
-        Mistake(
-            _row_with(lambda score, x: _changes(score, x).sum(dim=(0, 2)).abs() > 1e-5),
-            "the changes of a row are added up first, so that up and down can cancel.",
-            EXERCISE_ROW,
-        ),
-        Mistake(
-            _row_with(lambda score, x: _changes(score, x)[:1].abs().amax(dim=(0, 2)) > 1e-5),
-            "only head 0 is watched.",
-            READS,
-        ),
-        Mistake(
-            _row_with(lambda score, x: _changes(score, x)[:, :, 0].abs().amax(dim=0) > 1e-5),
-            "only key 0 of each row is watched.",
-            READS,
-        ),
-        Mistake(
-            _row_with(lambda score, x: _changes(score, x).abs().amax(dim=(0, 1)) > 1e-5),
-            "it watches which column moves, not which row.",
-            READS,
-        ),
-        Mistake(
-            _row_with(lambda score, x: _reads(score, x) & torch.eye(x.shape[1], dtype=torch.bool)),
-            "only the row of the changed token is watched, so other rows never seem to move.",
-            MOVES,
-        ),
-        Mistake(
-            _row_with(lambda score, x: _reads(score, x, change=_piling_up)),
-            "the changes pile up: when it is the turn of a token, the earlier ones are still changed; copy x for each.",
-            EXERCISE_ROW,
-        ),
-        Mistake(
-            _row_with(lambda score, x: _reads(score, x, change=_everything)),
-            "all tokens are changed at once, so that nobody can tell which one a row reads.",
-            EXERCISE_ROW,
-        ),
-        Mistake(
-            _row_with(lambda score, x: _reads(score, x, change=_add_to(slice(None), 1e-4))),
-            "the change is so small that a quiet score drowns in rounding; change the token by about 1.",
-            EXERCISE_ROW,
-        ),
-        Mistake(
-            _row_with(lambda score, x: _reads(score, x, threshold=0.1)),
-            "a change must be larger than 0.1 to be seen; a quiet score moves by less.",
-            EXERCISE_ROW,
-        ),
-        Mistake(
-            _row_with(
-                lambda score, x: _reads(score, x, threshold=0),
-                lambda score, x, other: _differs(score, x, other, threshold=0),
-            ),
-            "the smallest difference counts, also one that is only rounding.",
-            EXERCISE_ROW,
-        ),
-        Mistake(
-            _row_with(lambda score, x: _reads(score, x, threshold=0)),
-            "when a token changes, the smallest difference counts, also one that is only rounding.",
-            EXERCISE_ROW,
-        ),
-        Mistake(
-            _row_with(differs=lambda score, x, other: len(score(torch.cat([x, other]))) > 1),
-            "local or global is read from the size of the batch axis; the copies of one map may all be equal.",
-            READS,
-        ),
-        Mistake(
-            _row_with(differs=lambda score, x, other: len(score(x)) > 1),
-            "local or global is read from the size of the batch axis; it is 1 for every score of one sentence.",
-            READS,
-        ),
-        Mistake(
-            _row_with(differs=lambda score, x, other: bool((score(x) - score(other))[0, 0, 0].abs().max() > 1e-5)),
-            "local or global is decided by one row of one head.",
-            READS,
-        ),
-        Mistake(
-            _row_with(differs=lambda score, x, other: bool((score(x) - score(other)).max() > 1e-5)),
-            "two sentences count as different only if the first has a higher score somewhere.",
-            EXERCISE_ROW,
-        ),
-        Mistake(
-            _row_with(differs=lambda score, x, other: bool((score(x) - score(other)).sum().abs() > 1e-5)),
-            "the differences between the two sentences are added up, so that up and down can cancel.",
-            EXERCISE_ROW,
-        ),
-        Mistake(
-            _row_with(differs=lambda score, x, other: bool((score(other) - score(x)).max() > 1e-5)),
-            "two sentences count as different only if the second has a higher score somewhere.",
-            EXERCISE_ROW,
-        ),
-        Mistake(
-            _in_words_of_the_paper,
-            "the first text is in the words of Table 1; use those of the docstring.",
-            EXERCISE_ROW,
-        ),
-        Mistake(
-            _swapped_sample,
-            "local and global are swapped.",
-            TABLE,
-        ),
-        Mistake(
-            _interacts_if_local,
-            "tokens are said to interact as soon as the map depends on the sentence.",
-            CELLS,
-        ),
-        Mistake(
-            _all_or_own,
-            "a row must read all tokens before it counts as reading another one.",
-            EXERCISE_ROW,
-        ),
-    ),
-)
+    wrong=mistakes({
+        READS: {
+            "only token 0 is changed; rows that read another token seem to read nothing.":
+                _row_with(_reads_tokens(slice(1))),
+            "not every token is changed; a row may read one of those that you leave out.":
+                _row_with(_reads_tokens(slice(2))),
+            "the last token is never changed; a row may read that one alone.": _row_with(_reads_tokens(slice(-1))),
+            "token 0 is never changed; a row may read that one alone.": _row_with(_reads_tokens(slice(1, None))),
+            "only the last token is changed; rows that read another token seem to read nothing.":
+                _row_with(_reads_tokens(slice(-1, None))),
+            "only row 0 is watched; another row may move.": _row_with(_only_row_0),
+            "only the first number of a token is changed; a score may read another one.":
+                _row_with(lambda score, x: _reads(score, x, change=_add_to(slice(0, 1)))),
+            "only the last number of a token is changed; a score may read another one.":
+                _row_with(lambda score, x: _reads(score, x, change=_add_to(slice(-1, None)))),
+            "only head 0 is watched.": _row_with(lambda score, x: _changes(score, x)[:1].abs().amax(dim=(0, 2)) > 1e-5),
+            "only key 0 of each row is watched.":
+                _row_with(lambda score, x: _changes(score, x)[:, :, 0].abs().amax(dim=0) > 1e-5),
+            "it watches which column moves, not which row.":
+                _row_with(lambda score, x: _changes(score, x).abs().amax(dim=(0, 1)) > 1e-5),
+            "local or global is read from the size of the batch axis; the copies of one map may all be equal.":
+                _row_with(differs=lambda score, x, other: len(score(torch.cat([x, other]))) > 1),
+            "local or global is read from the size of the batch axis; it is 1 for every score of one sentence.":
+                _row_with(differs=lambda score, x, other: len(score(x)) > 1),
+            "local or global is decided by one row of one head.":
+                _row_with(differs=lambda score, x, other: bool((score(x) - score(other))[0, 0, 0].abs().max() > 1e-5)),
+        },
+        EXERCISE_ROW: {
+            "only changes upwards are seen; a score may also go down.":
+                _row_with(lambda score, x: _changes(score, x).amax(dim=(0, 2)) > 1e-5),
+            "only changes downwards are seen; a score may also go up.":
+                _row_with(lambda score, x: (-_changes(score, x)).amax(dim=(0, 2)) > 1e-5),
+            "the largest difference is taken with its sign, in both places; a score may also go down.":
+                _row_with(
+                    lambda score, x: _changes(score, x).amax(dim=(0, 2)) > 1e-5,
+                    lambda score, x, other: bool((score(x) - score(other)).max() > 1e-5),
+                ),
+            "the changes of a row are added up first, so that up and down can cancel.":
+                _row_with(lambda score, x: _changes(score, x).sum(dim=(0, 2)).abs() > 1e-5),
+            "the changes pile up: when it is the turn of a token, the earlier ones are still changed; copy x for each.":
+                _row_with(lambda score, x: _reads(score, x, change=_piling_up)),
+            "all tokens are changed at once, so that nobody can tell which one a row reads.":
+                _row_with(lambda score, x: _reads(score, x, change=_everything)),
+            "the change is so small that a quiet score drowns in rounding; change the token by about 1.":
+                _row_with(lambda score, x: _reads(score, x, change=_add_to(slice(None), 1e-4))),
+            "a change must be larger than 0.1 to be seen; a quiet score moves by less.":
+                _row_with(lambda score, x: _reads(score, x, threshold=0.1)),
+            "the smallest difference counts, also one that is only rounding.":
+                _row_with(
+                    lambda score, x: _reads(score, x, threshold=0),
+                    lambda score, x, other: _differs(score, x, other, threshold=0),
+                ),
+            "when a token changes, the smallest difference counts, also one that is only rounding.":
+                _row_with(lambda score, x: _reads(score, x, threshold=0)),
+            "two sentences count as different only if the first has a higher score somewhere.":
+                _row_with(differs=lambda score, x, other: bool((score(x) - score(other)).max() > 1e-5)),
+            "the differences between the two sentences are added up, so that up and down can cancel.":
+                _row_with(differs=lambda score, x, other: bool((score(x) - score(other)).sum().abs() > 1e-5)),
+            "two sentences count as different only if the second has a higher score somewhere.":
+                _row_with(differs=lambda score, x, other: bool((score(other) - score(x)).max() > 1e-5)),
+            "the first text is in the words of Table 1; use those of the docstring.": _in_words_of_the_paper,
+            "a row must read all tokens before it counts as reading another one.": _all_or_own,
+        },
+        MOVES: {
+            "only the row of the changed token is watched, so other rows never seem to move.":
+                _row_with(lambda score, x: _reads(score, x) & torch.eye(x.shape[1], dtype=torch.bool)),
+        },
+        TABLE: {
+            "local and global are swapped.": _swapped_sample,
+        },
+        CELLS: {
+            "tokens are said to interact as soon as the map depends on the sentence.": _interacts_if_local,
+        },
+    }),
+)  # fmt: skip
 
 
 # 06.3. The parts with a hidden layer or projections occur once, twice and three times, so that a d^2 too few or too
@@ -722,150 +574,93 @@ MIXTURE_BILL = Exercise(
     inputs=_bill_inputs,
     returns="a whole number",
     right=(_bill, _bill_in_a_loop, _bill_counted),
-    wrong=(
-        Mistake(
-            _bill_with(extra=lambda names, **sizes: 0),
-            "the logits of the alphas are missing.",
-            ANY,
-        ),
-        Mistake(
-            _bill_with(extra=lambda names, **sizes: len(names) - 1),
-            "there is one logit too few: every part has one, although one of them could be spared.",
-            LOGITS,
-        ),
-        Mistake(
-            _bill_with(extra=lambda names, **sizes: sum(name != "fixed_random" for name in names)),
-            "the logits of the fixed parts are missing; a fixed part has a logit as well.",
-            LOGITS,
-        ),
-        Mistake(
-            _bill_with(extra=lambda names, **sizes: 1),
-            "there is one logit for the whole mixture; every part has one.",
-            LOGITS,
-        ),
-        Mistake(
-            _bill_with(extra=lambda names, head, **sizes: head * len(names)),
-            "every head has logits of its own; an alpha serves all heads.",
-            EQUATIONS,
-        ),
-        Mistake(
-            _bill_with(lambda head, max_length, **sizes: {"fixed_random": head * max_length**2}),
-            "the fixed table is counted, but training never changes it.",
-            LISTING,
-        ),
-        Mistake(
-            _bill_with(lambda max_length, **sizes: {"random": max_length**2}),
-            "Random has one table in all; every head has its own.",
-            TABLE,
-        ),
-        Mistake(
-            _bill_with(lambda max_length, rank, **sizes: {"factorized_random": 2 * max_length * rank}),
-            "Factorized Random has one pair of factors in all; every head has its own.",
-            TABLE,
-        ),
-        Mistake(
-            _bill_with(
-                lambda max_length, rank, **sizes: {
-                    "random": max_length**2,
-                    "factorized_random": 2 * max_length * rank,
-                }
-            ),
-            "Table 1 is taken as it is printed, for one head; the random tables exist once for each head.",
-            TABLE,
-        ),
-        Mistake(
-            _bill_with(lambda head, max_length, rank, **sizes: {"factorized_random": head * max_length * rank}),
-            "Factorized Random has only one of its two factors.",
-            PARAMETERS,
-        ),
-        Mistake(
-            _bill_with(lambda d_model, rank, **sizes: {"factorized_random": 2 * d_model * rank}),
-            "Factorized Random has d in its formula; a score that reads nothing has no use for d.",
-            LISTING,
-        ),
-        Mistake(
-            _bill_with(lambda d_model, max_length, **sizes: {"dense": d_model * max_length + max_length**2}),
-            "the hidden layer of Dense is max_length wide.",
-            LISTING,
-        ),
-        Mistake(
-            _bill_with(lambda d_model, max_length, **sizes: {"dense": d_model * max_length}),
-            "Dense has no hidden layer.",
-            PARAMETERS,
-        ),
-        Mistake(
-            _bill_with(lambda d_model, head, max_length, **sizes: {"dense": d_model**2 + head * d_model * max_length}),
-            "in Dense, the second matrix of every head reads all d_model hidden numbers.",
-            TABLE,
-        ),
-        Mistake(
-            _bill_with(
-                lambda d_model, head, max_length, **sizes: {"dense": head * (d_model**2 + d_model * max_length)}
-            ),
-            "every head has a whole Dense; the heads share one set of features.",
-            TABLE,
-        ),
-        Mistake(
-            _bill_with(lambda d_model, tile, repeat, **sizes: {"factorized_dense": d_model * (tile + repeat)}),
-            "Factorized Dense has no hidden layer.",
-            LISTING,
-        ),
-        Mistake(
-            _bill_with(
-                lambda d_model, tile, repeat, **sizes: {"factorized_dense": d_model**2 + d_model * tile * repeat}
-            ),
-            "Factorized Dense has a long output, tile times repeat; it has two short ones.",
-            PARAMETERS,
-        ),
-        Mistake(
-            _bill_with(
-                lambda d_model, head, tile, repeat, **sizes: {
-                    "factorized_dense": d_model**2 + head * d_model * (tile + repeat)
-                }
-            ),
-            "in Factorized Dense, the short outputs of every head read all d_model hidden numbers.",
-            TABLE,
-        ),
-        Mistake(
-            _bill_with(
-                lambda d_model, tile, repeat, **sizes: {"factorized_dense": 2 * d_model**2 + d_model * (tile + repeat)}
-            ),
-            "Factorized Dense has two hidden layers; its short outputs share one.",
-            TABLE,
-        ),
-        Mistake(
-            _bill_with(lambda d_model, **sizes: {"dot_product": d_model**2}),
-            "the dot product has only one projection.",
-            PARAMETERS,
-        ),
-        Mistake(
-            _bill_with(lambda d_model, head, **sizes: {"dot_product": 2 * head * d_model**2}),
-            "every head has two whole projections; the heads share them.",
-            TABLE,
-        ),
-        Mistake(
-            _bill_with(extra=lambda names, d_model, **sizes: len(names) + d_model**2),
-            "the value projection is counted; it belongs to the layer, not to the scores.",
-            CELLS,
-        ),
-        Mistake(
-            _bill_with(keep=set),
-            "a name that occurs more than once is counted once; every time is a part of its own.",
-            ANY,
-        ),
-        Mistake(
-            _bill_with(
-                lambda d_model, head, max_length, tile, repeat, **sizes: {
-                    "dot_product": 2 * (d_model**2 + d_model),
-                    "dense": d_model**2 + d_model + (d_model + head) * max_length,
-                    "factorized_dense": d_model**2 + d_model + (d_model + head) * (tile + repeat),
-                }
-            ),
-            "the biases are counted; here there are none.",
-            PARAMETERS,
-        ),
-    ),
-)
+    wrong=mistakes({
+        ANY: {
+            "the logits of the alphas are missing.": _bill_with(extra=lambda names, **sizes: 0),
+            "a name that occurs more than once is counted once; every time is a part of its own.": _bill_with(keep=set),
+        },
+        LOGITS: {
+            "there is one logit too few: every part has one, although one of them could be spared.":
+                _bill_with(extra=lambda names, **sizes: len(names) - 1),
+            "the logits of the fixed parts are missing; a fixed part has a logit as well.":
+                _bill_with(extra=lambda names, **sizes: sum(name != "fixed_random" for name in names)),
+            "there is one logit for the whole mixture; every part has one.": _bill_with(extra=lambda names, **sizes: 1),
+        },
+        EQUATIONS: {
+            "every head has logits of its own; an alpha serves all heads.":
+                _bill_with(extra=lambda names, head, **sizes: head * len(names)),
+        },
+        LISTING: {
+            "the fixed table is counted, but training never changes it.":
+                _bill_with(lambda head, max_length, **sizes: {"fixed_random": head * max_length**2}),
+            "Factorized Random has d in its formula; a score that reads nothing has no use for d.":
+                _bill_with(lambda d_model, rank, **sizes: {"factorized_random": 2 * d_model * rank}),
+            "the hidden layer of Dense is max_length wide.":
+                _bill_with(lambda d_model, max_length, **sizes: {"dense": d_model * max_length + max_length**2}),
+            "Factorized Dense has no hidden layer.":
+                _bill_with(lambda d_model, tile, repeat, **sizes: {"factorized_dense": d_model * (tile + repeat)}),
+        },
+        TABLE: {
+            "Random has one table in all; every head has its own.":
+                _bill_with(lambda max_length, **sizes: {"random": max_length**2}),
+            "Factorized Random has one pair of factors in all; every head has its own.":
+                _bill_with(lambda max_length, rank, **sizes: {"factorized_random": 2 * max_length * rank}),
+            "Table 1 is taken as it is printed, for one head; the random tables exist once for each head.":
+                _bill_with(
+                    lambda max_length, rank, **sizes: {
+                        "random": max_length**2,
+                        "factorized_random": 2 * max_length * rank,
+                    }
+                ),
+            "in Dense, the second matrix of every head reads all d_model hidden numbers.":
+                _bill_with(
+                    lambda d_model, head, max_length, **sizes: {"dense": d_model**2 + head * d_model * max_length}
+                ),
+            "every head has a whole Dense; the heads share one set of features.":
+                _bill_with(
+                    lambda d_model, head, max_length, **sizes: {"dense": head * (d_model**2 + d_model * max_length)}
+                ),
+            "in Factorized Dense, the short outputs of every head read all d_model hidden numbers.":
+                _bill_with(
+                    lambda d_model, head, tile, repeat, **sizes: {
+                        "factorized_dense": d_model**2 + head * d_model * (tile + repeat)
+                    }
+                ),
+            "Factorized Dense has two hidden layers; its short outputs share one.":
+                _bill_with(
+                    lambda d_model, tile, repeat, **sizes: {
+                        "factorized_dense": 2 * d_model**2 + d_model * (tile + repeat)
+                    }
+                ),
+            "every head has two whole projections; the heads share them.":
+                _bill_with(lambda d_model, head, **sizes: {"dot_product": 2 * head * d_model**2}),
+        },
+        PARAMETERS: {
+            "Factorized Random has only one of its two factors.":
+                _bill_with(lambda head, max_length, rank, **sizes: {"factorized_random": head * max_length * rank}),
+            "Dense has no hidden layer.":
+                _bill_with(lambda d_model, max_length, **sizes: {"dense": d_model * max_length}),
+            "Factorized Dense has a long output, tile times repeat; it has two short ones.":
+                _bill_with(
+                    lambda d_model, tile, repeat, **sizes: {"factorized_dense": d_model**2 + d_model * tile * repeat}
+                ),
+            "the dot product has only one projection.":
+                _bill_with(lambda d_model, **sizes: {"dot_product": d_model**2}),
+            "the biases are counted; here there are none.":
+                _bill_with(
+                    lambda d_model, head, max_length, tile, repeat, **sizes: {
+                        "dot_product": 2 * (d_model**2 + d_model),
+                        "dense": d_model**2 + d_model + (d_model + head) * max_length,
+                        "factorized_dense": d_model**2 + d_model + (d_model + head) * (tile + repeat),
+                    }
+                ),
+        },
+        CELLS: {
+            "the value projection is counted; it belongs to the layer, not to the scores.":
+                _bill_with(extra=lambda names, d_model, **sizes: len(names) + d_model**2),
+        },
+    }),
+)  # fmt: skip
 
 
 # 06.4. One width is that of the paper, one that of the listing. One printed number has no whole width.
@@ -930,108 +725,64 @@ WIDTHS = Exercise(
     inputs=_width_inputs,
     returns="a list of floats",
     right=(_widths, _widths_line, _widths_halving),
-    wrong=(
-        Mistake(
-            lambda printed, d_model, max_length: [
-                (number - _offset(d_model, max_length)) // _step(d_model, max_length) for number in printed
-            ],
-            "the rest of the division is thrown away, so that a layer which is built otherwise looks fine.",
-            EXERCISE_WIDTH,
-        ),
-        Mistake(
-            lambda printed, d_model, max_length: [
-                float((number - _offset(d_model, max_length)) // _step(d_model, max_length)) for number in printed
-            ],
-            "the rest of the division is thrown away before the floats are made; the fraction is what tells.",
-            EXERCISE_WIDTH,
-        ),
-        Mistake(
-            lambda printed, d_model, max_length: [
-                width if width.is_integer() else None for width in _widths(printed, d_model, max_length)
-            ],
-            "a width that is no whole number becomes None; keep the fraction, which is what tells.",
-            EXERCISE_WIDTH,
-        ),
-        Mistake(
-            lambda printed, d_model, max_length: [
-                round((number - _offset(d_model, max_length)) / _step(d_model, max_length)) for number in printed
-            ],
-            "the widths are rounded, so that a layer which is built otherwise looks fine.",
-            EXERCISE_WIDTH,
-        ),
-        Mistake(
-            lambda printed, d_model, max_length: [
-                float(round((number - _offset(d_model, max_length)) / _step(d_model, max_length))) for number in printed
-            ],
-            "the widths are rounded and made floats again; the fraction is what tells.",
-            EXERCISE_WIDTH,
-        ),
-        Mistake(
-            _widths_with(lambda d_model, max_length: max_length),
-            "the value projection is forgotten.",
-            LISTING,
-        ),
-        Mistake(
-            _widths_with(lambda d_model, max_length: d_model**2 + max_length),
-            "the bias of the value projection is forgotten.",
-            LISTING,
-        ),
-        Mistake(
-            _widths_with(lambda d_model, max_length: d_model**2 + d_model),
-            "the bias of the second layer is forgotten.",
-            LISTING,
-        ),
-        Mistake(
-            _widths_with(step=lambda d_model, max_length: d_model + max_length),
-            "the bias of the hidden layer is forgotten.",
-            LISTING,
-        ),
-        Mistake(
-            _widths_with(lambda d_model, max_length: d_model**2, lambda d_model, max_length: d_model + max_length),
-            "no layer has its bias.",
-            LISTING,
-        ),
-        Mistake(
-            _widths_with(
-                lambda d_model, max_length: d_model**2 + d_model, lambda d_model, max_length: d_model + max_length
-            ),
-            "only the value projection has its bias.",
-            LISTING,
-        ),
-        Mistake(
-            _widths_with(lambda d_model, max_length: 2 * (d_model**2 + d_model) + max_length),
-            "one projection too many is taken off, an output projection; the listing has only the values.",
-            EXERCISE_WIDTH,
-        ),
-        Mistake(
-            _widths_with(step=lambda d_model, max_length: d_model + 1),
-            "the second layer is forgotten, but its matrix has h columns too.",
-            EXERCISE_WIDTH,
-        ),
-        Mistake(
-            _widths_with(
-                lambda d_model, max_length: _offset(d_model, max_length) + d_model * max_length,
-                lambda d_model, max_length: d_model + 1,
-            ),
-            "the second layer is taken as d_model to max_length, whatever the width of the hidden layer.",
-            EXERCISE_WIDTH,
-        ),
-        Mistake(
-            _widths_with(
-                lambda d_model, max_length: d_model**2 + d_model,
-                lambda d_model, max_length: d_model + 1 + max_length + 1,
-            ),
-            "the bias of the second layer has h numbers; it has one for each place.",
-            LISTING,
-        ),
-        Mistake(
-            lambda printed, d_model, max_length: [
-                number - _offset(d_model, max_length) / _step(d_model, max_length) for number in printed
-            ],
-            "the division comes before the subtraction: brackets are missing.",
-            EXERCISE_WIDTH,
-        ),
-    ),
-)
+    wrong=mistakes({
+        EXERCISE_WIDTH: {
+            "the rest of the division is thrown away, so that a layer which is built otherwise looks fine.":
+                lambda printed, d_model, max_length: [
+                    (number - _offset(d_model, max_length)) // _step(d_model, max_length) for number in printed
+                ],
+            "the rest of the division is thrown away before the floats are made; the fraction is what tells.":
+                lambda printed, d_model, max_length: [
+                    float((number - _offset(d_model, max_length)) // _step(d_model, max_length)) for number in printed
+                ],
+            "a width that is no whole number becomes None; keep the fraction, which is what tells.":
+                lambda printed, d_model, max_length: [
+                    width if width.is_integer() else None for width in _widths(printed, d_model, max_length)
+                ],
+            "the widths are rounded, so that a layer which is built otherwise looks fine.":
+                lambda printed, d_model, max_length: [
+                    round((number - _offset(d_model, max_length)) / _step(d_model, max_length)) for number in printed
+                ],
+            "the widths are rounded and made floats again; the fraction is what tells.":
+                lambda printed, d_model, max_length: [
+                    float(round((number - _offset(d_model, max_length)) / _step(d_model, max_length)))
+                    for number in printed
+                ],
+            "one projection too many is taken off, an output projection; the listing has only the values.":
+                _widths_with(lambda d_model, max_length: 2 * (d_model**2 + d_model) + max_length),
+            "the second layer is forgotten, but its matrix has h columns too.":
+                _widths_with(step=lambda d_model, max_length: d_model + 1),
+            "the second layer is taken as d_model to max_length, whatever the width of the hidden layer.":
+                _widths_with(
+                    lambda d_model, max_length: _offset(d_model, max_length) + d_model * max_length,
+                    lambda d_model, max_length: d_model + 1,
+                ),
+            "the division comes before the subtraction: brackets are missing.":
+                lambda printed, d_model, max_length: [
+                    number - _offset(d_model, max_length) / _step(d_model, max_length) for number in printed
+                ],
+        },
+        LISTING: {
+            "the value projection is forgotten.": _widths_with(lambda d_model, max_length: max_length),
+            "the bias of the value projection is forgotten.":
+                _widths_with(lambda d_model, max_length: d_model**2 + max_length),
+            "the bias of the second layer is forgotten.":
+                _widths_with(lambda d_model, max_length: d_model**2 + d_model),
+            "the bias of the hidden layer is forgotten.":
+                _widths_with(step=lambda d_model, max_length: d_model + max_length),
+            "no layer has its bias.":
+                _widths_with(lambda d_model, max_length: d_model**2, lambda d_model, max_length: d_model + max_length),
+            "only the value projection has its bias.":
+                _widths_with(
+                    lambda d_model, max_length: d_model**2 + d_model, lambda d_model, max_length: d_model + max_length
+                ),
+            "the bias of the second layer has h numbers; it has one for each place.":
+                _widths_with(
+                    lambda d_model, max_length: d_model**2 + d_model,
+                    lambda d_model, max_length: d_model + 1 + max_length + 1,
+                ),
+        },
+    }),
+)  # fmt: skip
 
 EXERCISES = [MIXED_MAP, TABLE_ROW, MIXTURE_BILL, WIDTHS]

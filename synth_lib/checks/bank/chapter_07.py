@@ -6,7 +6,7 @@ import torch
 from einops import einsum, rearrange
 from torch.nn.functional import gelu
 
-from synth_lib.checks.exercise import Exercise, Mistake
+from synth_lib.checks.exercise import Exercise, mistakes
 
 EQUATIONS = "The equations"
 ADD = "Why add?"
@@ -100,131 +100,70 @@ BLOCK = Exercise(
     inputs=_block_inputs,
     returns="batch length d_model",
     right=(_block, _block_overwriting),
-    wrong=(
-        Mistake(
-            lambda x, attention, mlp, norm_attention, norm_mlp: norm_mlp(
-                (after := norm_attention(x + attention(x))) + mlp(after)
-            ),
-            "the norms stand after the sums (post-norm), so the line of plain sums is broken.",
-            BEFORE,
-        ),
-        Mistake(
-            lambda x, attention, mlp, norm_attention, norm_mlp: (
-                (after := x + norm_attention(attention(x))) + norm_mlp(mlp(after))
-            ),
-            "each norm acts on what its part returns; it should act on what the part reads.",
-            BEFORE,
-        ),
-        Mistake(
-            lambda x, attention, mlp, norm_attention, norm_mlp: mlp(norm_mlp(attention(norm_attention(x)))),
-            "nothing is added: both residual connections are missing.",
-            ADD,
-        ),
-        Mistake(
-            lambda x, attention, mlp, norm_attention, norm_mlp: (
-                (after := attention(norm_attention(x))) + mlp(norm_mlp(after))
-            ),
-            "the first residual connection is missing: x itself is lost at the attention.",
-            ADD,
-        ),
-        Mistake(
-            lambda x, attention, mlp, norm_attention, norm_mlp: mlp(norm_mlp(x + attention(norm_attention(x)))),
-            "the second residual connection is missing: only what the mlp returns is left.",
-            ADD,
-        ),
-        Mistake(
-            _block_parallel,
-            "both parts read the same x; the mlp should read the tokens after the attention.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda x, attention, mlp, norm_attention, norm_mlp: x + mlp(norm_mlp(x + attention(norm_attention(x)))),
-            "the second sum adds to the tokens from before the attention, so what the attention found is not kept.",
-            EQUATIONS,
-        ),
-        Mistake(
-            _block_one_chain,
-            "there is one sum, around both parts; each part has a sum of its own.",
-            EQUATIONS,
-        ),
-        Mistake(
-            _block_x_twice,
-            "x is added twice: it is in the tokens after the attention already.",
-            EQUATIONS,
-        ),
-        Mistake(
-            _block_normed_line,
-            "each part adds to the normalised copy; the copy is for reading only.",
-            BEFORE,
-        ),
-        Mistake(
-            _block_normed_second,
-            "the mlp adds to the normalised copy; the copy is for reading only.",
-            BEFORE,
-        ),
-        Mistake(
-            lambda x, attention, mlp, norm_attention, norm_mlp: (
-                (after := (copy := norm_attention(x)) + attention(copy)) + mlp(norm_mlp(after))
-            ),
-            "the attention adds to the normalised copy; the copy is for reading only.",
-            BEFORE,
-        ),
-        Mistake(
-            lambda x, attention, mlp, norm_attention, norm_mlp: _block(x, mlp, attention, norm_mlp, norm_attention),
-            "the mlp comes first; the attention does.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda x, attention, mlp, norm_attention, norm_mlp: _block(x, attention, mlp, norm_mlp, norm_attention),
-            "the two norms are exchanged; each has numbers of its own.",
-            WHOLE_BLOCK,
-        ),
-        Mistake(
-            lambda x, attention, mlp, norm_attention, norm_mlp: _block(
-                x, attention, mlp, norm_attention, norm_attention
-            ),
-            "one norm is used twice; the mlp has its own.",
-            WHOLE_BLOCK,
-        ),
-        Mistake(
-            lambda x, attention, mlp, norm_attention, norm_mlp: _block(x, attention, mlp, norm_mlp, norm_mlp),
-            "one norm is used twice; the attention has its own.",
-            WHOLE_BLOCK,
-        ),
-        Mistake(
-            lambda x, attention, mlp, norm_attention, norm_mlp: _block(x, attention, mlp, _same, _same),
-            "there is no norm at all.",
-            NORM,
-        ),
-        Mistake(
-            lambda x, attention, mlp, norm_attention, norm_mlp: _block(x, attention, mlp, _same, norm_mlp),
-            "the attention reads x as it is, without its norm.",
-            NORM,
-        ),
-        Mistake(
-            lambda x, attention, mlp, norm_attention, norm_mlp: _block(x, attention, mlp, norm_attention, _same),
-            "the mlp reads its input as it is, without its norm.",
-            NORM,
-        ),
-        Mistake(
-            _block_first_text,
-            "[0] takes the result of the first text alone: this attention returns no weights beside its result.",
-            WHOLE_BLOCK,
-        ),
-        Mistake(
-            lambda x, attention, mlp, norm_attention, norm_mlp: x + attention(norm_attention(x)),
-            "the second half is missing: nothing comes from the mlp.",
-            EQUATIONS,
-        ),
-        Mistake(
-            lambda x, attention, mlp, norm_attention, norm_mlp: norm_mlp(
-                _block(x, attention, mlp, norm_attention, norm_mlp)
-            ),
-            "the result is normalised once more; that norm stands behind the last block of a model, not in a block.",
-            BEFORE,
-        ),
-    ),
-)
+    wrong=mistakes({
+        BEFORE: {
+            "the norms stand after the sums (post-norm), so the line of plain sums is broken.":
+                lambda x, attention, mlp, norm_attention, norm_mlp: norm_mlp(
+                    (after := norm_attention(x + attention(x))) + mlp(after)
+                ),
+            "each norm acts on what its part returns; it should act on what the part reads.":
+                lambda x, attention, mlp, norm_attention, norm_mlp: (
+                    (after := x + norm_attention(attention(x))) + norm_mlp(mlp(after))
+                ),
+            "each part adds to the normalised copy; the copy is for reading only.": _block_normed_line,
+            "the mlp adds to the normalised copy; the copy is for reading only.": _block_normed_second,
+            "the attention adds to the normalised copy; the copy is for reading only.":
+                lambda x, attention, mlp, norm_attention, norm_mlp: (
+                    (after := (copy := norm_attention(x)) + attention(copy)) + mlp(norm_mlp(after))
+                ),
+            "the result is normalised once more; that norm stands behind the last block of a model, not in a block.":
+                lambda x, attention, mlp, norm_attention, norm_mlp: norm_mlp(
+                    _block(x, attention, mlp, norm_attention, norm_mlp)
+                ),
+        },
+        ADD: {
+            "nothing is added: both residual connections are missing.":
+                lambda x, attention, mlp, norm_attention, norm_mlp: mlp(norm_mlp(attention(norm_attention(x)))),
+            "the first residual connection is missing: x itself is lost at the attention.":
+                lambda x, attention, mlp, norm_attention, norm_mlp: (
+                    (after := attention(norm_attention(x))) + mlp(norm_mlp(after))
+                ),
+            "the second residual connection is missing: only what the mlp returns is left.":
+                lambda x, attention, mlp, norm_attention, norm_mlp: mlp(norm_mlp(x + attention(norm_attention(x)))),
+        },
+        EQUATIONS: {
+            "both parts read the same x; the mlp should read the tokens after the attention.": _block_parallel,
+            "the second sum adds to the tokens from before the attention, so what the attention found is not kept.":
+                lambda x, attention, mlp, norm_attention, norm_mlp: x + mlp(norm_mlp(x + attention(norm_attention(x)))),
+            "there is one sum, around both parts; each part has a sum of its own.": _block_one_chain,
+            "x is added twice: it is in the tokens after the attention already.": _block_x_twice,
+            "the mlp comes first; the attention does.":
+                lambda x, attention, mlp, norm_attention, norm_mlp: _block(x, mlp, attention, norm_mlp, norm_attention),
+            "the second half is missing: nothing comes from the mlp.":
+                lambda x, attention, mlp, norm_attention, norm_mlp: x + attention(norm_attention(x)),
+        },
+        WHOLE_BLOCK: {
+            "the two norms are exchanged; each has numbers of its own.":
+                lambda x, attention, mlp, norm_attention, norm_mlp: _block(x, attention, mlp, norm_mlp, norm_attention),
+            "one norm is used twice; the mlp has its own.":
+                lambda x, attention, mlp, norm_attention, norm_mlp: _block(
+                    x, attention, mlp, norm_attention, norm_attention
+                ),
+            "one norm is used twice; the attention has its own.":
+                lambda x, attention, mlp, norm_attention, norm_mlp: _block(x, attention, mlp, norm_mlp, norm_mlp),
+            "[0] takes the result of the first text alone: this attention returns no weights beside its result.":
+                _block_first_text,
+        },
+        NORM: {
+            "there is no norm at all.":
+                lambda x, attention, mlp, norm_attention, norm_mlp: _block(x, attention, mlp, _same, _same),
+            "the attention reads x as it is, without its norm.":
+                lambda x, attention, mlp, norm_attention, norm_mlp: _block(x, attention, mlp, _same, norm_mlp),
+            "the mlp reads its input as it is, without its norm.":
+                lambda x, attention, mlp, norm_attention, norm_mlp: _block(x, attention, mlp, norm_attention, _same),
+        },
+    }),
+)  # fmt: skip
 
 
 # 07.2. Rows keep different numbers of words, no running sum lies close to p, and no row is sorted.
@@ -378,138 +317,64 @@ TOP_P_EXERCISE = Exercise(
     inputs=_top_p_inputs,
     returns="batch vocab",
     right=(_top_p, _top_p_smallest, _top_p_in_loops),
-    wrong=(
-        Mistake(
-            _top_p_with(lambda ordered, p: ordered.cumsum(dim=-1) <= p),
-            "the word that crosses the line is left out; where the first word crosses it, nothing is left.",
-            TOP_P,
-        ),
-        Mistake(
-            _top_p_with(_below_but_one),
-            "the word that crosses the line is left out, unless it is the only one.",
-            TOP_P,
-        ),
-        Mistake(_top_p_with(_one_more), "one word too many stays in each row.", TOP_P),
-        Mistake(
-            _top_p_with(lambda ordered, p: ordered >= p),
-            "each probability alone is compared with p; it is their sum that has to reach p.",
-            TOP_P,
-        ),
-        Mistake(
-            _top_p_with(lambda ordered, p: ordered >= 1 - p),
-            "each probability alone is compared with 1 - p; it is a sum that has to reach p.",
-            TOP_P,
-        ),
-        Mistake(
-            _top_p_with(lambda ordered, p: ordered >= p * ordered[:, :1]),
-            "each word is compared with a share of the most likely one; top-p looks at the sum.",
-            TOP_P,
-        ),
-        Mistake(
-            lambda logits, p: _kept(logits.softmax(dim=-1), _reached_before(logits.softmax(dim=-1), p)),
-            "the running sum goes through the words in the order of the vocabulary, not of their probability.",
-            TOP_P,
-        ),
-        Mistake(_ascending, "the sum begins with the least likely words.", TOP_P),
-        Mistake(
-            lambda logits, p: _kept(ordered := _in_order(logits).values, _reached_before(ordered, p)),
-            "the result is sorted; every word must keep its own column.",
-            TOP_P,
-        ),
-        Mistake(
-            _mask_not_sorted_back,
-            "the mask is in sorted order and the probabilities are not, so it hits the wrong words.",
-            TOP_P,
-        ),
-        Mistake(
-            _gathered,
-            "the way back is the way there: the sorted numbers are sorted a second time by the same order.",
-            TOP_P,
-        ),
-        Mistake(
-            _last_row_for_all,
-            "every row is that of the last text: result[:, order] writes into all rows.",
-            TOP_P,
-        ),
-        Mistake(
-            _top_p_with(_first_row_for_all),
-            "every row keeps as many words as row 0; each row has its own number.",
-            TOP_P,
-        ),
-        Mistake(
-            _top_p_with(_reached_before, lambda probabilities, allowed: probabilities.masked_fill(~allowed, 0.0)),
-            "the right words stay, but their probabilities no longer sum to 1.",
-            TOP_P,
-        ),
-        Mistake(
-            lambda logits, p: torch.softmax(logits.masked_fill(_top_p(logits, p) == 0, 0.0), dim=-1),
-            "the forbidden logits become 0, which is a logit like any other; think of what a softmax makes of it.",
-            TOP_K,
-        ),
-        Mistake(
-            _top_p_with(
-                _reached_before,
-                lambda probabilities, allowed: probabilities.masked_fill(~allowed, float("-inf")).softmax(dim=-1),
-            ),
-            "the probabilities that stay go through a softmax a second time; they need dividing by their sum.",
-            TOP_P,
-        ),
-        Mistake(
-            _divided_by(lambda probabilities, stay, p: stay.sum()),
-            "the right words stay, but they are divided by the sum over all rows; each row has its own.",
-            TOP_P,
-        ),
-        Mistake(
-            _divided_by(lambda probabilities, stay, p: probabilities.sum()),
-            "the right words stay, but they are divided by the sum of the whole table.",
-            TOP_P,
-        ),
-        Mistake(
-            _divided_by(lambda probabilities, stay, p: p),
-            "the right words stay, but they are divided by p; together they are more than p.",
-            TOP_P,
-        ),
-        Mistake(_softmax_along_batch, "the softmax runs along the batch, not along the words.", TOP_P),
-        Mistake(_sum_along_batch, "the running sum goes along the batch, not along the words.", TOP_P),
-        Mistake(_no_softmax, "the logits themselves are summed and divided; p is about probabilities.", TOP_P),
-        Mistake(
-            _one_threshold,
-            "one smallest probability is used for the whole batch; each row has its own.",
-            TOP_P,
-        ),
-        Mistake(_order_of_row_0, "every row is sorted back by the order of row 0.", TOP_P),
-        Mistake(
-            _top_p_with(lambda ordered, p: ordered.cumsum(dim=-1) - ordered < 1 - p),
-            "the sum is compared with 1 - p.",
-            TOP_P,
-        ),
-        Mistake(
-            _top_p_with(lambda ordered, p: ordered == ordered[:, :1]),
-            "only the most likely word stays: this is greedy.",
-            TEMPERATURE,
-        ),
-        Mistake(
-            lambda logits, p: _top_p((logits / p), p),
-            "p divides the logits too, as if it were a temperature.",
-            TEMPERATURE,
-        ),
-        Mistake(
-            lambda logits, p: logits.softmax(dim=-1),
-            "no word is forbidden: this is the plain softmax.",
-            TOP_P,
-        ),
-        Mistake(
-            lambda logits, p: torch.softmax(logits.masked_fill(_top_p(logits, p) == 0, float("-inf")), dim=0),
-            "the last softmax runs along the batch; each row should sum to 1.",
-            TOP_P,
-        ),
-        Mistake(
-            lambda logits, p: logits.masked_fill(_top_p(logits, p) == 0, float("-inf")),
-            "these are logits; the exercise asks for probabilities.",
-            TOP_P,
-        ),
-    ),
-)
+    wrong=mistakes({
+        TOP_P: {
+            "the word that crosses the line is left out; where the first word crosses it, nothing is left.":
+                _top_p_with(lambda ordered, p: ordered.cumsum(dim=-1) <= p),
+            "the word that crosses the line is left out, unless it is the only one.": _top_p_with(_below_but_one),
+            "one word too many stays in each row.": _top_p_with(_one_more),
+            "each probability alone is compared with p; it is their sum that has to reach p.":
+                _top_p_with(lambda ordered, p: ordered >= p),
+            "each probability alone is compared with 1 - p; it is a sum that has to reach p.":
+                _top_p_with(lambda ordered, p: ordered >= 1 - p),
+            "each word is compared with a share of the most likely one; top-p looks at the sum.":
+                _top_p_with(lambda ordered, p: ordered >= p * ordered[:, :1]),
+            "the running sum goes through the words in the order of the vocabulary, not of their probability.":
+                lambda logits, p: _kept(logits.softmax(dim=-1), _reached_before(logits.softmax(dim=-1), p)),
+            "the sum begins with the least likely words.": _ascending,
+            "the result is sorted; every word must keep its own column.":
+                lambda logits, p: _kept(ordered := _in_order(logits).values, _reached_before(ordered, p)),
+            "the mask is in sorted order and the probabilities are not, so it hits the wrong words.":
+                _mask_not_sorted_back,
+            "the way back is the way there: the sorted numbers are sorted a second time by the same order.": _gathered,
+            "every row is that of the last text: result[:, order] writes into all rows.": _last_row_for_all,
+            "every row keeps as many words as row 0; each row has its own number.": _top_p_with(_first_row_for_all),
+            "the right words stay, but their probabilities no longer sum to 1.":
+                _top_p_with(_reached_before, lambda probabilities, allowed: probabilities.masked_fill(~allowed, 0.0)),
+            "the probabilities that stay go through a softmax a second time; they need dividing by their sum.":
+                _top_p_with(
+                    _reached_before,
+                    lambda probabilities, allowed: probabilities.masked_fill(~allowed, float("-inf")).softmax(dim=-1),
+                ),
+            "the right words stay, but they are divided by the sum over all rows; each row has its own.":
+                _divided_by(lambda probabilities, stay, p: stay.sum()),
+            "the right words stay, but they are divided by the sum of the whole table.":
+                _divided_by(lambda probabilities, stay, p: probabilities.sum()),
+            "the right words stay, but they are divided by p; together they are more than p.":
+                _divided_by(lambda probabilities, stay, p: p),
+            "the softmax runs along the batch, not along the words.": _softmax_along_batch,
+            "the running sum goes along the batch, not along the words.": _sum_along_batch,
+            "the logits themselves are summed and divided; p is about probabilities.": _no_softmax,
+            "one smallest probability is used for the whole batch; each row has its own.": _one_threshold,
+            "every row is sorted back by the order of row 0.": _order_of_row_0,
+            "the sum is compared with 1 - p.": _top_p_with(lambda ordered, p: ordered.cumsum(dim=-1) - ordered < 1 - p),
+            "no word is forbidden: this is the plain softmax.": lambda logits, p: logits.softmax(dim=-1),
+            "the last softmax runs along the batch; each row should sum to 1.":
+                lambda logits, p: torch.softmax(logits.masked_fill(_top_p(logits, p) == 0, float("-inf")), dim=0),
+            "these are logits; the exercise asks for probabilities.":
+                lambda logits, p: logits.masked_fill(_top_p(logits, p) == 0, float("-inf")),
+        },
+        TOP_K: {
+            "the forbidden logits become 0, which is a logit like any other; think of what a softmax makes of it.":
+                lambda logits, p: torch.softmax(logits.masked_fill(_top_p(logits, p) == 0, 0.0), dim=-1),
+        },
+        TEMPERATURE: {
+            "only the most likely word stays: this is greedy.":
+                _top_p_with(lambda ordered, p: ordered == ordered[:, :1]),
+            "p divides the logits too, as if it were a temperature.": lambda logits, p: _top_p((logits / p), p),
+        },
+    }),
+)  # fmt: skip
 
 
 # 07.3. R, W1 and G are square, so that a wrong way round fits; max_length is larger than the number of keys.
@@ -634,169 +499,79 @@ STEP = Exercise(
     inputs=_step_inputs,
     returns="mixed, value",
     right=(_step, _step_in_loops, _step_matmul),
-    wrong=(
-        Mistake(
-            _not_itself,
-            "the newest token looks only at the tokens before it, and not at itself.",
-            CACHE,
-        ),
-        Mistake(
-            _not_appended,
-            "the value of the newest token is never appended; it is needed now, and in every later step.",
-            CACHE,
-        ),
-        Mistake(_in_front, "the newest value is put in front of the others, so every value has moved.", CACHE),
-        Mistake(
-            _last_overwritten,
-            "the oldest value is thrown away when the newest comes.",
-            CACHE,
-        ),
-        Mistake(
-            _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R, W1, W2, t - 1)),
-            "the row of R is that of the token before: places are counted from 0.",
-            CACHE,
-        ),
-        Mistake(
-            _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R, W1, W2, t + 1)),
-            "the row of R is that of the token after: places are counted from 0.",
-            CACHE,
-        ),
-        Mistake(
-            _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R, W1, W2, -1)),
-            "the last row of R is used, which belongs to the last place of the longest text.",
-            CACHE,
-        ),
-        Mistake(
-            _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R, W1, W2, 0)),
-            "row 0 of R is used in every step, as if each token stood at place 0.",
-            CACHE,
-        ),
-        Mistake(
-            _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R.transpose(1, 2), W1, W2, t)),
-            "a column of R is used instead of a row: rows belong to the token that attends.",
-            CACHE,
-        ),
-        Mistake(
-            _step_with(weights=lambda scores, t: scores.softmax(dim=-1)[..., : t + 1]),
-            "the softmax runs over all places, and what went to places that do not exist yet is lost.",
-            CACHE,
-        ),
-        Mistake(
-            _step_with(weights=lambda scores, t: scores[..., -t - 1 :].softmax(dim=-1)),
-            "the last columns are used; the tokens stand at the first places.",
-            CACHE,
-        ),
-        Mistake(
-            _step_with(weights=lambda scores, t: scores[..., 1 : t + 2].softmax(dim=-1)),
-            "the columns begin at place 1: places are counted from 0.",
-            CACHE,
-        ),
-        Mistake(
-            _step_with(weights=lambda scores, t: scores[..., : t + 1]),
-            "the softmax is missing: the values are multiplied by scores.",
-            CACHE,
-        ),
-        Mistake(
-            _step_with(weights=lambda scores, t: scores[..., : t + 1].softmax(dim=1)),
-            "the softmax runs along the heads, not along the keys.",
-            CACHE,
-        ),
-        Mistake(
-            _step_with(weights=lambda scores, t: scores[..., : t + 1].softmax(dim=0)),
-            "the softmax runs along the batch, not along the keys.",
-            CACHE,
-        ),
-        Mistake(
-            _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R, W1, W2, t, bend=lambda x: x)),
-            "there is no relu in the part of Dense.",
-            CACHE,
-        ),
-        Mistake(
-            _step_with(
-                scores=lambda token, R, W1, W2, t: (
-                    R[:, t] + _all_scores(token, 0 * R, W1, W2, t, bend=lambda x: x).relu()
-                )
-            ),
-            "the relu comes after W2; it stands between W1 and W2, as in chapter 02.",
-            CACHE,
-        ),
-        Mistake(
-            _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R, W1, W2, t, bend=gelu)),
-            "a gelu is used, which is the bend of the mlp; that of Dense is a relu.",
-            CACHE,
-        ),
-        Mistake(
-            _two_softmaxes,
-            "each part has a softmax of its own, and the two maps are averaged; in chapter 06 parts are mixed "
-            "inside one softmax.",
-            CACHE,
-        ),
-        Mistake(
-            lambda token, past, R, W1, W2, G: _step(token, past, R, G, W2, W1),
-            "W1 and G are exchanged: one makes scores, the other values. Both are square, so torch does not complain.",
-            CACHE,
-        ),
-        Mistake(
-            _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R, W1, W2, t).relu()),
-            "a relu acts on the scores; scores may be negative.",
-            CACHE,
-        ),
-        Mistake(
-            _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, 0 * R, W1, W2, t)),
-            "the scores are those of Dense alone; R is missing.",
-            CACHE,
-        ),
-        Mistake(
-            _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R, W1, 0 * W2, t)),
-            "the scores are those of Random alone; F(X) is missing.",
-            CACHE,
-        ),
-        Mistake(
-            _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R, W1, W2, t) / 2),
-            "each part counts half, as in a mixture with alphas; here the sum is plain.",
-            CACHE,
-        ),
-        Mistake(
-            _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R, W1, W2, t) / W2.shape[1] ** 0.5),
-            "the scores are divided by the square root of d_head; only the dot product is scaled.",
-            CACHE,
-        ),
-        Mistake(
-            _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R, W1.T, W2, t)),
-            "W1 is used the wrong way round. It is square, so torch does not complain.",
-            CACHE,
-        ),
-        Mistake(
-            _step_with(newest=lambda token, G, head: _heads(token @ G.T, head)),
-            "G is used the wrong way round. It is square, so torch does not complain.",
-            CACHE,
-        ),
-        Mistake(
-            _step_with(newest=lambda token, G, head: _heads(token, head)),
-            "the token itself is appended; the cache holds values, made by G.",
-            CACHE,
-        ),
-        Mistake(
-            _step_with(
-                newest=lambda token, G, head: rearrange(
-                    token @ G, "batch (d_head head) -> batch head d_head", head=head
-                )
-            ),
-            "the value is split the other way: the numbers of one head lie side by side.",
-            CACHE,
-        ),
-        Mistake(
-            _split_the_other_way,
-            "the heads are split the other way, in the values and in F(X): the numbers of one head lie side by side.",
-            CACHE,
-        ),
-        Mistake(
-            _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R[:1].expand_as(R), W1, W2, t)),
-            "every head gets the R of head 0.",
-            CACHE,
-        ),
-    ),
-)
+    wrong=mistakes({
+        CACHE: {
+            "the newest token looks only at the tokens before it, and not at itself.": _not_itself,
+            "the value of the newest token is never appended; it is needed now, and in every later step.":
+                _not_appended,
+            "the newest value is put in front of the others, so every value has moved.": _in_front,
+            "the oldest value is thrown away when the newest comes.": _last_overwritten,
+            "the row of R is that of the token before: places are counted from 0.":
+                _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R, W1, W2, t - 1)),
+            "the row of R is that of the token after: places are counted from 0.":
+                _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R, W1, W2, t + 1)),
+            "the last row of R is used, which belongs to the last place of the longest text.":
+                _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R, W1, W2, -1)),
+            "row 0 of R is used in every step, as if each token stood at place 0.":
+                _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R, W1, W2, 0)),
+            "a column of R is used instead of a row: rows belong to the token that attends.":
+                _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R.transpose(1, 2), W1, W2, t)),
+            "the softmax runs over all places, and what went to places that do not exist yet is lost.":
+                _step_with(weights=lambda scores, t: scores.softmax(dim=-1)[..., : t + 1]),
+            "the last columns are used; the tokens stand at the first places.":
+                _step_with(weights=lambda scores, t: scores[..., -t - 1 :].softmax(dim=-1)),
+            "the columns begin at place 1: places are counted from 0.":
+                _step_with(weights=lambda scores, t: scores[..., 1 : t + 2].softmax(dim=-1)),
+            "the softmax is missing: the values are multiplied by scores.":
+                _step_with(weights=lambda scores, t: scores[..., : t + 1]),
+            "the softmax runs along the heads, not along the keys.":
+                _step_with(weights=lambda scores, t: scores[..., : t + 1].softmax(dim=1)),
+            "the softmax runs along the batch, not along the keys.":
+                _step_with(weights=lambda scores, t: scores[..., : t + 1].softmax(dim=0)),
+            "there is no relu in the part of Dense.":
+                _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R, W1, W2, t, bend=lambda x: x)),
+            "the relu comes after W2; it stands between W1 and W2, as in chapter 02.":
+                _step_with(
+                    scores=lambda token, R, W1, W2, t: (
+                        R[:, t] + _all_scores(token, 0 * R, W1, W2, t, bend=lambda x: x).relu()
+                    )
+                ),
+            "a gelu is used, which is the bend of the mlp; that of Dense is a relu.":
+                _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R, W1, W2, t, bend=gelu)),
+            "each part has a softmax of its own, and the two maps are averaged; in chapter 06 parts are mixed inside "
+            "one softmax.":
+                _two_softmaxes,
+            "W1 and G are exchanged: one makes scores, the other values. Both are square, so torch does not complain.":
+                lambda token, past, R, W1, W2, G: _step(token, past, R, G, W2, W1),
+            "a relu acts on the scores; scores may be negative.":
+                _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R, W1, W2, t).relu()),
+            "the scores are those of Dense alone; R is missing.":
+                _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, 0 * R, W1, W2, t)),
+            "the scores are those of Random alone; F(X) is missing.":
+                _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R, W1, 0 * W2, t)),
+            "each part counts half, as in a mixture with alphas; here the sum is plain.":
+                _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R, W1, W2, t) / 2),
+            "the scores are divided by the square root of d_head; only the dot product is scaled.":
+                _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R, W1, W2, t) / W2.shape[1] ** 0.5),
+            "W1 is used the wrong way round. It is square, so torch does not complain.":
+                _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R, W1.T, W2, t)),
+            "G is used the wrong way round. It is square, so torch does not complain.":
+                _step_with(newest=lambda token, G, head: _heads(token @ G.T, head)),
+            "the token itself is appended; the cache holds values, made by G.":
+                _step_with(newest=lambda token, G, head: _heads(token, head)),
+            "the value is split the other way: the numbers of one head lie side by side.":
+                _step_with(
+                    newest=lambda token, G, head: rearrange(
+                        token @ G, "batch (d_head head) -> batch head d_head", head=head
+                    )
+                ),
+            "the heads are split the other way, in the values and in F(X): the numbers of one head lie side by side.":
+                _split_the_other_way,
+            "every head gets the R of head 0.":
+                _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R[:1].expand_as(R), W1, W2, t)),
+        },
+    }),
+)  # fmt: skip
 
 
 # 07.4. Padding on the right, on the left, and holes: no shortcut through lengths fits. No text is full, so that the
@@ -868,87 +643,43 @@ POOLED = Exercise(
     inputs=_pooled_inputs,
     returns="batch d_model",
     right=(_pooled, _pooled_in_loops, _pooled_einsum, _pooled_nan),
-    wrong=(
-        Mistake(lambda x, real: x.mean(dim=1), "the fillers are averaged in: the mask is not used.", CLASSIFIER),
-        Mistake(
-            lambda x, real: _zeroed(x, real).mean(dim=1),
-            "the fillers are zero now, but the sum is still divided by the padded length.",
-            CLASSIFIER,
-        ),
-        Mistake(
-            lambda x, real: _zeroed(x, real).sum(dim=1),
-            "this is the sum; it is not divided by the number of real tokens.",
-            CLASSIFIER,
-        ),
-        Mistake(
-            lambda x, real: _zeroed(x, real).sum(dim=1) / real.sum(),
-            "each text is divided by the number of real tokens of the whole batch.",
-            CLASSIFIER,
-        ),
-        Mistake(
-            lambda x, real: _zeroed(x, real).sum(dim=1) / real.sum(dim=1).max(),
-            "every text is divided by the length of the longest one.",
-            CLASSIFIER,
-        ),
-        Mistake(
-            lambda x, real: _zeroed(x, real).sum(dim=1) / real[0].sum(),
-            "every text is divided by the length of text 0.",
-            CLASSIFIER,
-        ),
-        Mistake(
-            lambda x, real: x.sum(dim=1) / real.sum(dim=1, keepdim=True),
-            "the sum is divided by the right number, but the fillers are still in it.",
-            CLASSIFIER,
-        ),
-        Mistake(
-            _first_ones,
-            "the first tokens are taken, as many as are real; here padding may stand anywhere.",
-            LEFT,
-        ),
-        Mistake(
-            _last_ones,
-            "the last tokens are taken, as many as are real; here padding may stand anywhere.",
-            LEFT,
-        ),
-        Mistake(
-            _span,
-            "everything from the first real token to the last is taken, fillers between them included.",
-            LEFT,
-        ),
-        Mistake(
-            lambda x, real: _pooled(x, ~real),
-            "the mask is turned round: this is the mean of the fillers.",
-            RIGHT,
-        ),
-        Mistake(
-            lambda x, real: x[real].mean(dim=0).expand(len(x), -1),
-            "every text gets the mean over the whole batch: x[real] has lost the batch axis.",
-            CLASSIFIER,
-        ),
-        Mistake(
-            lambda x, real: _pooled(x, real.all(dim=0).expand_as(real)),
-            "only places that are real in every text are used; each text has its own.",
-            CLASSIFIER,
-        ),
-        Mistake(
-            lambda x, real: _pooled(x, real[:1].expand_as(real)),
-            "the mask of text 0 is used for all texts.",
-            CLASSIFIER,
-        ),
-        Mistake(_place_of(0), "only the first real token is returned.", CLASSIFIER),
-        Mistake(_place_of(-1), "only the last real token is returned.", CLASSIFIER),
-        Mistake(
-            lambda x, real: x.masked_fill(~real[:, :, None], float("-inf")).amax(dim=1),
-            "this is the largest real number of each feature, not the mean.",
-            CLASSIFIER,
-        ),
-        Mistake(
-            lambda x, real: _zeroed(x, real).sum(dim=1) / (real.sum(dim=1, keepdim=True) + 1),
-            "each text is divided by one more than its number of real tokens.",
-            CLASSIFIER,
-        ),
-    ),
-)
+    wrong=mistakes({
+        CLASSIFIER: {
+            "the fillers are averaged in: the mask is not used.": lambda x, real: x.mean(dim=1),
+            "the fillers are zero now, but the sum is still divided by the padded length.":
+                lambda x, real: _zeroed(x, real).mean(dim=1),
+            "this is the sum; it is not divided by the number of real tokens.":
+                lambda x, real: _zeroed(x, real).sum(dim=1),
+            "each text is divided by the number of real tokens of the whole batch.":
+                lambda x, real: _zeroed(x, real).sum(dim=1) / real.sum(),
+            "every text is divided by the length of the longest one.":
+                lambda x, real: _zeroed(x, real).sum(dim=1) / real.sum(dim=1).max(),
+            "every text is divided by the length of text 0.":
+                lambda x, real: _zeroed(x, real).sum(dim=1) / real[0].sum(),
+            "the sum is divided by the right number, but the fillers are still in it.":
+                lambda x, real: x.sum(dim=1) / real.sum(dim=1, keepdim=True),
+            "every text gets the mean over the whole batch: x[real] has lost the batch axis.":
+                lambda x, real: x[real].mean(dim=0).expand(len(x), -1),
+            "only places that are real in every text are used; each text has its own.":
+                lambda x, real: _pooled(x, real.all(dim=0).expand_as(real)),
+            "the mask of text 0 is used for all texts.": lambda x, real: _pooled(x, real[:1].expand_as(real)),
+            "only the first real token is returned.": _place_of(0),
+            "only the last real token is returned.": _place_of(-1),
+            "this is the largest real number of each feature, not the mean.":
+                lambda x, real: x.masked_fill(~real[:, :, None], float("-inf")).amax(dim=1),
+            "each text is divided by one more than its number of real tokens.":
+                lambda x, real: _zeroed(x, real).sum(dim=1) / (real.sum(dim=1, keepdim=True) + 1),
+        },
+        LEFT: {
+            "the first tokens are taken, as many as are real; here padding may stand anywhere.": _first_ones,
+            "the last tokens are taken, as many as are real; here padding may stand anywhere.": _last_ones,
+            "everything from the first real token to the last is taken, fillers between them included.": _span,
+        },
+        RIGHT: {
+            "the mask is turned round: this is the mean of the fillers.": lambda x, real: _pooled(x, ~real),
+        },
+    }),
+)  # fmt: skip
 
 
 # 07.5. Outputs of different lengths. A penalty near 0 or 1 would hide where the power belongs.
@@ -993,137 +724,68 @@ JUDGED = Exercise(
     inputs=_judged_inputs,
     returns="a list of floats",
     right=(_judged, _judged_in_loops, _judged_logarithm),
-    wrong=(
-        Mistake(_judged_with(lambda total, length, alpha: total), "there is no length penalty in it.", PENALTY),
-        Mistake(
-            _judged_with(lambda total, length, alpha: total / length),
-            "this is the mean over the tokens, not the formula.",
-            PENALTY,
-        ),
-        Mistake(
-            _judged_with(lambda total, length, alpha: total / length**alpha),
-            "the power is that of the length itself; the 5 and the 6 are missing.",
-            PENALTY,
-        ),
-        Mistake(
-            _judged_with(lambda total, length, alpha: total / ((5 + length - 1) / 6) ** alpha),
-            "the end token is not counted in the length.",
-            PENALTY,
-        ),
-        Mistake(
-            _judged_with(lambda total, length, alpha: total / ((5 + length + 1) / 6) ** alpha),
-            "the length is one too large; the start token is no part of the output.",
-            PENALTY,
-        ),
-        Mistake(
-            lambda outputs, length_penalty: [
-                sum(tokens[:-1]) / ((5 + len(tokens)) / 6) ** length_penalty for tokens in outputs
-            ],
-            "the logarithm of the end token is left out of the sum.",
-            PENALTY,
-        ),
-        Mistake(
-            lambda outputs, length_penalty: _judged([tokens[:-1] for tokens in outputs], length_penalty),
-            "the end token is left out altogether, of the sum and of the length.",
-            PENALTY,
-        ),
-        Mistake(
-            _judged_with(lambda total, length, alpha: total * ((5 + length) / 6) ** alpha),
-            "the sum is multiplied by the factor, so longer outputs are punished even more.",
-            PENALTY,
-        ),
-        Mistake(
-            _judged_with(lambda total, length, alpha: total / ((5 + length) / 6)),
-            "the power is missing; alpha is not used.",
-            PENALTY,
-        ),
-        Mistake(
-            _judged_with(lambda total, length, alpha: total / (alpha * (5 + length) / 6)),
-            "alpha multiplies the fraction; it is its power.",
-            PENALTY,
-        ),
-        Mistake(
-            _judged_with(lambda total, length, alpha: (total / ((5 + length) / 6)) ** alpha),
-            "the power takes in the sum as well, and the power of a negative number is complex.",
-            PENALTY,
-        ),
-        Mistake(
-            _judged_with(lambda total, length, alpha: total / ((5 + length) / 6**alpha)),
-            "the power belongs to the 6 alone: look at the brackets.",
-            PENALTY,
-        ),
-        Mistake(
-            _judged_with(lambda total, length, alpha: total / ((5 + length) ** alpha / 6)),
-            "the power belongs to the numerator alone: look at the brackets.",
-            PENALTY,
-        ),
-        Mistake(
-            _judged_with(lambda total, length, alpha: total / (5 + length) / 6**alpha),
-            "the 6 divides the sum as well: look at the brackets.",
-            PENALTY,
-        ),
-        Mistake(
-            _judged_with(lambda total, length, alpha: total / (5 + length / 6) ** alpha),
-            "only the length is divided by 6: look at the brackets.",
-            PENALTY,
-        ),
-        Mistake(
-            _judged_with(lambda total, length, alpha: total / length / ((5 + length) / 6) ** alpha),
-            "the mean is divided by the factor; the formula has the sum.",
-            PENALTY,
-        ),
-        Mistake(
-            _judged_with(lambda total, length, alpha: exp(total) / ((5 + length) / 6) ** alpha),
-            "a probability is divided, not its logarithm.",
-            PENALTY,
-        ),
-        Mistake(
-            _judged_with(lambda total, length, alpha: exp(total)),
-            "these are the probabilities of the outputs.",
-            BEAM,
-        ),
-        Mistake(
-            lambda outputs, length_penalty: [
-                prod(tokens) / ((5 + len(tokens)) / 6) ** length_penalty for tokens in outputs
-            ],
-            "the logarithms are multiplied; probabilities are multiplied, logarithms are added.",
-            BEAM,
-        ),
-        Mistake(
-            _judged_with(lambda total, length, alpha: -total / ((5 + length) / 6) ** alpha),
-            "the sign is turned: the scores are negative, and the largest is the best.",
-            PENALTY,
-        ),
-        Mistake(
-            _judged_with(lambda total, length, alpha: total - alpha * length),
-            "a price for each token is taken off; the formula divides.",
-            PENALTY,
-        ),
-        Mistake(
-            lambda outputs, length_penalty: [
-                sum(tokens) / ((5 + len(outputs)) / 6) ** length_penalty for tokens in outputs
-            ],
-            "the number of outputs is taken for the length of each.",
-            PENALTY,
-        ),
-        Mistake(
-            lambda outputs, length_penalty: [
-                sum(tokens) / ((5 + max(map(len, outputs))) / 6) ** length_penalty for tokens in outputs
-            ],
-            "the length of the longest output is used for all; each has its own.",
-            PENALTY,
-        ),
-        Mistake(
-            lambda outputs, length_penalty: _judged(outputs, 0.6),
-            "0.6 stands where alpha belongs; it is only what the paper takes.",
-            PENALTY,
-        ),
-        Mistake(
-            lambda outputs, length_penalty: sorted(_judged(outputs, length_penalty), reverse=True),
-            "the scores are sorted; each must stay at the place of its output.",
-            PENALTY,
-        ),
-    ),
-)
+    wrong=mistakes({
+        PENALTY: {
+            "there is no length penalty in it.": _judged_with(lambda total, length, alpha: total),
+            "this is the mean over the tokens, not the formula.":
+                _judged_with(lambda total, length, alpha: total / length),
+            "the power is that of the length itself; the 5 and the 6 are missing.":
+                _judged_with(lambda total, length, alpha: total / length**alpha),
+            "the end token is not counted in the length.":
+                _judged_with(lambda total, length, alpha: total / ((5 + length - 1) / 6) ** alpha),
+            "the length is one too large; the start token is no part of the output.":
+                _judged_with(lambda total, length, alpha: total / ((5 + length + 1) / 6) ** alpha),
+            "the logarithm of the end token is left out of the sum.":
+                lambda outputs, length_penalty: [
+                    sum(tokens[:-1]) / ((5 + len(tokens)) / 6) ** length_penalty for tokens in outputs
+                ],
+            "the end token is left out altogether, of the sum and of the length.":
+                lambda outputs, length_penalty: _judged([tokens[:-1] for tokens in outputs], length_penalty),
+            "the sum is multiplied by the factor, so longer outputs are punished even more.":
+                _judged_with(lambda total, length, alpha: total * ((5 + length) / 6) ** alpha),
+            "the power is missing; alpha is not used.":
+                _judged_with(lambda total, length, alpha: total / ((5 + length) / 6)),
+            "alpha multiplies the fraction; it is its power.":
+                _judged_with(lambda total, length, alpha: total / (alpha * (5 + length) / 6)),
+            "the power takes in the sum as well, and the power of a negative number is complex.":
+                _judged_with(lambda total, length, alpha: (total / ((5 + length) / 6)) ** alpha),
+            "the power belongs to the 6 alone: look at the brackets.":
+                _judged_with(lambda total, length, alpha: total / ((5 + length) / 6**alpha)),
+            "the power belongs to the numerator alone: look at the brackets.":
+                _judged_with(lambda total, length, alpha: total / ((5 + length) ** alpha / 6)),
+            "the 6 divides the sum as well: look at the brackets.":
+                _judged_with(lambda total, length, alpha: total / (5 + length) / 6**alpha),
+            "only the length is divided by 6: look at the brackets.":
+                _judged_with(lambda total, length, alpha: total / (5 + length / 6) ** alpha),
+            "the mean is divided by the factor; the formula has the sum.":
+                _judged_with(lambda total, length, alpha: total / length / ((5 + length) / 6) ** alpha),
+            "a probability is divided, not its logarithm.":
+                _judged_with(lambda total, length, alpha: exp(total) / ((5 + length) / 6) ** alpha),
+            "the sign is turned: the scores are negative, and the largest is the best.":
+                _judged_with(lambda total, length, alpha: -total / ((5 + length) / 6) ** alpha),
+            "a price for each token is taken off; the formula divides.":
+                _judged_with(lambda total, length, alpha: total - alpha * length),
+            "the number of outputs is taken for the length of each.":
+                lambda outputs, length_penalty: [
+                    sum(tokens) / ((5 + len(outputs)) / 6) ** length_penalty for tokens in outputs
+                ],
+            "the length of the longest output is used for all; each has its own.":
+                lambda outputs, length_penalty: [
+                    sum(tokens) / ((5 + max(map(len, outputs))) / 6) ** length_penalty for tokens in outputs
+                ],
+            "0.6 stands where alpha belongs; it is only what the paper takes.":
+                lambda outputs, length_penalty: _judged(outputs, 0.6),
+            "the scores are sorted; each must stay at the place of its output.":
+                lambda outputs, length_penalty: sorted(_judged(outputs, length_penalty), reverse=True),
+        },
+        BEAM: {
+            "these are the probabilities of the outputs.": _judged_with(lambda total, length, alpha: exp(total)),
+            "the logarithms are multiplied; probabilities are multiplied, logarithms are added.":
+                lambda outputs, length_penalty: [
+                    prod(tokens) / ((5 + len(tokens)) / 6) ** length_penalty for tokens in outputs
+                ],
+        },
+    }),
+)  # fmt: skip
 
 EXERCISES = [BLOCK, TOP_P_EXERCISE, STEP, POOLED, JUDGED]

@@ -6,7 +6,7 @@ from functools import cache
 import torch
 from torch.nn.functional import one_hot
 
-from synth_lib.checks.exercise import Exercise, Mistake
+from synth_lib.checks.exercise import Exercise, mistakes
 from synth_lib.lab.probes import distance_to
 
 QUESTION = "The question"
@@ -98,81 +98,42 @@ SOLVES = Exercise(
     returns="True or False",
     run=_solved_by,
     right=(_rule(), _solves_by_sets, _solves_in_sentences),
-    wrong=(
-        Mistake(
-            _rule(choose=min),
-            "a mixture is held for as weak as its weakest part.",
-            EQUATIONS,
-        ),
-        Mistake(
-            _rule(choose=lambda levels: next(iter(levels))),
-            "only the first part of a mixture is looked at.",
-            EQUATIONS,
-        ),
-        Mistake(
-            _rule(choose=lambda levels: list(levels)[-1]),
-            "only the last part of a mixture is looked at.",
-            EQUATIONS,
-        ),
-        Mistake(
-            _rule(look_at_trained=False),
-            "scores that stay as they were drawn are held for as good as trained ones.",
-            PREDICT,
-        ),
-        Mistake(
-            _rule(compare=int.__eq__),
-            "each S is allowed its own task alone; whoever reads more can leave unread what is not needed.",
-            EQUATIONS,
-        ),
-        Mistake(
-            _rule(compare=int.__gt__),
-            "more is asked than a task needs: where is the answer to my own question written?",
-            QUESTION,
-        ),
-        Mistake(
-            _rule(needs={"position": 0, "token": 1, "pair": 1}),
-            "the own token is held for enough to find the match, but it tells what to look for, not where.",
-            QUESTION,
-        ),
-        Mistake(
-            _rule(needs={"position": 0, "token": 2, "pair": 2}),
-            "the task token is held for a comparison; but the pointer alone names the place.",
-            QUESTION,
-        ),
-        Mistake(
-            _rule(needs={"position": 1, "token": 1, "pair": 2}),
-            "Random is held to be unable to reverse; but each of its rows belongs to one place.",
-            QUESTION,
-        ),
-        Mistake(
-            _rule(needs={"position": 0, "token": 0, "pair": 2}),
-            "a row that reads nothing is held to know the pointer.",
-            QUESTION,
-        ),
-        Mistake(
-            lambda conditioned_on, trained, task: (
-                trained and (task != "position" or NOTHING in conditioned_on) and _rule()(conditioned_on, trained, task)
-            ),
-            "the place is held to be known to Random alone; but the token contains its place.",
-            EQUATIONS,
-        ),
-        Mistake(
-            _rule(choose=sum),
-            "what the parts read is added up; two parts that read the own token still read nothing but that.",
-            EQUATIONS,
-        ),
-        Mistake(
-            _solves_by_text,
-            "the tuple `conditioned_on` is compared with a text, which it never equals; the text is an entry of it.",
-            PREDICT,
-        ),
-        Mistake(
-            lambda conditioned_on, trained, task: trained,
-            "every trained S is held to solve everything.",
-            PREDICT,
-        ),
-    ),
-)
+    wrong=mistakes({
+        EQUATIONS: {
+            "a mixture is held for as weak as its weakest part.": _rule(choose=min),
+            "only the first part of a mixture is looked at.": _rule(choose=lambda levels: next(iter(levels))),
+            "only the last part of a mixture is looked at.": _rule(choose=lambda levels: list(levels)[-1]),
+            "each S is allowed its own task alone; whoever reads more can leave unread what is not needed.":
+                _rule(compare=int.__eq__),
+            "the place is held to be known to Random alone; but the token contains its place.":
+                lambda conditioned_on, trained, task: (
+                    trained
+                    and (task != "position" or NOTHING in conditioned_on)
+                    and _rule()(conditioned_on, trained, task)
+                ),
+            "what the parts read is added up; two parts that read the own token still read nothing but that.":
+                _rule(choose=sum),
+        },
+        PREDICT: {
+            "scores that stay as they were drawn are held for as good as trained ones.": _rule(look_at_trained=False),
+            "the tuple `conditioned_on` is compared with a text, which it never equals; the text is an entry of it.":
+                _solves_by_text,
+            "every trained S is held to solve everything.": lambda conditioned_on, trained, task: trained,
+        },
+        QUESTION: {
+            "more is asked than a task needs: where is the answer to my own question written?":
+                _rule(compare=int.__gt__),
+            "the own token is held for enough to find the match, but it tells what to look for, not where.":
+                _rule(needs={"position": 0, "token": 1, "pair": 1}),
+            "the task token is held for a comparison; but the pointer alone names the place.":
+                _rule(needs={"position": 0, "token": 2, "pair": 2}),
+            "Random is held to be unable to reverse; but each of its rows belongs to one place.":
+                _rule(needs={"position": 1, "token": 1, "pair": 2}),
+            "a row that reads nothing is held to know the pointer.":
+                _rule(needs={"position": 0, "token": 0, "pair": 2}),
+        },
+    }),
+)  # fmt: skip
 
 
 # 08.2. Every sentence has a value that is not the most common one of the batch, and no sentence has all values. The
@@ -239,79 +200,37 @@ COUNTING_GUESS = Exercise(
         _guess_in_loops,
         _guess_by_pairs,
     ),
-    wrong=(
-        Mistake(
-            lambda values, chance: (_counts(values).amax(dim=1) / values.shape[1]).mean().item(),
-            "every place gets the same chance, as for the task token; here the places differ.",
-            GUESS,
-        ),
-        Mistake(
-            _guess_of_pair,
-            "this is the guess for the task pair, without the own value; here no place is left out.",
-            GUESS,
-        ),
-        Mistake(
-            lambda values, chance: (_counts(values).amax(dim=1) / 12).mean().item(),
-            "the counts are divided by 12, the length of the chapter's sentences; and the chances play no part.",
-            GUESS,
-        ),
-        Mistake(
-            _most_common_value,
-            "the most common value is said, but a rarer one may stand at likelier places.",
-            GUESS,
-        ),
-        Mistake(
-            lambda values, chance: chance.max().item(),
-            "only the likeliest place counts; other places may hold the same value, and their chances add up.",
-            GUESS,
-        ),
-        Mistake(
-            lambda values, chance: _chances(values, chance).mean(dim=0).max().item(),
-            "one value is said for the whole batch; each sentence has its own best value.",
-            GUESS,
-        ),
-        Mistake(
-            lambda values, chance: _chances(values, chance).square().sum(dim=1).mean().item(),
-            "this guesser says the value of a random place; the likeliest value is right more often.",
-            GUESS,
-        ),
-        Mistake(
-            lambda values, chance: 1 / len(values.unique()),
-            "this is the blind guess among all values of the batch; the chances play no part.",
-            GUESS,
-        ),
-        Mistake(
-            lambda values, chance: sum(1 / len(row.unique()) for row in values) / len(values),
-            "this is a blind guess among the values that the sentence has; the chances play no part.",
-            GUESS,
-        ),
-        Mistake(
-            lambda values, chance: (_chances(values, chance).amax(dim=1) / values.shape[1]).mean().item(),
-            "the sums are divided by the number of places; sums of chances are shares already.",
-            GUESS,
-        ),
-        Mistake(
-            lambda values, chance: _counts(values).amax(dim=1).mean().item(),
-            "these are counts; each place counts with its chance.",
-            GUESS,
-        ),
-        Mistake(
-            lambda values, chance: _chances(values, chance).amax(dim=0).mean().item(),
-            "the largest sum is taken for each value over the sentences; it has to be taken in each sentence.",
-            GUESS,
-        ),
-        Mistake(
-            lambda values, chance: (_counts(values).amax(dim=0) / values.shape[1]).mean().item(),
-            "the largest count is taken for each value over the sentences, and the chances play no part.",
-            GUESS,
-        ),
-        Mistake(
-            lambda values, chance: _chances(values, chance).max().item(),
-            "this is the luckiest sentence; asked is the mean over all of them.",
-            GUESS,
-        ),
-    ),
-)
+    wrong=mistakes({
+        GUESS: {
+            "every place gets the same chance, as for the task token; here the places differ.":
+                lambda values, chance: (_counts(values).amax(dim=1) / values.shape[1]).mean().item(),
+            "this is the guess for the task pair, without the own value; here no place is left out.": _guess_of_pair,
+            "the counts are divided by 12, the length of the chapter's sentences; and the chances play no part.":
+                lambda values, chance: (_counts(values).amax(dim=1) / 12).mean().item(),
+            "the most common value is said, but a rarer one may stand at likelier places.": _most_common_value,
+            "only the likeliest place counts; other places may hold the same value, and their chances add up.":
+                lambda values, chance: chance.max().item(),
+            "one value is said for the whole batch; each sentence has its own best value.":
+                lambda values, chance: _chances(values, chance).mean(dim=0).max().item(),
+            "this guesser says the value of a random place; the likeliest value is right more often.":
+                lambda values, chance: _chances(values, chance).square().sum(dim=1).mean().item(),
+            "this is the blind guess among all values of the batch; the chances play no part.":
+                lambda values, chance: 1 / len(values.unique()),
+            "this is a blind guess among the values that the sentence has; the chances play no part.":
+                lambda values, chance: sum(1 / len(row.unique()) for row in values) / len(values),
+            "the sums are divided by the number of places; sums of chances are shares already.":
+                lambda values, chance: (_chances(values, chance).amax(dim=1) / values.shape[1]).mean().item(),
+            "these are counts; each place counts with its chance.":
+                lambda values, chance: _counts(values).amax(dim=1).mean().item(),
+            "the largest sum is taken for each value over the sentences; it has to be taken in each sentence.":
+                lambda values, chance: _chances(values, chance).amax(dim=0).mean().item(),
+            "the largest count is taken for each value over the sentences, and the chances play no part.":
+                lambda values, chance: (_counts(values).amax(dim=0) / values.shape[1]).mean().item(),
+            "this is the luckiest sentence; asked is the mean over all of them.":
+                lambda values, chance: _chances(values, chance).max().item(),
+        },
+    }),
+)  # fmt: skip
 
 
 # 08.3 and 08.4. Both scores are trained; three words tell the result. A map that does not separate them is described,
@@ -489,70 +408,42 @@ FOR_DENSE = Exercise(
     run=_run_dense,
     trials=1,  # it trains four scores
     right=(_diagonal_of_the_table, _of_grid(_shared_diagonal), _of_grid(lambda n, j, tile, repeat: _squares(n + j))),
-    wrong=(
-        Mistake(
-            _of_grid(lambda n, j, tile, repeat: j == n),
-            "each number wants one place; one peak in A times one peak in B can make any single place.",
-            FACTORIZED,
-        ),
-        Mistake(
-            _of_grid(lambda n, j, tile, repeat: j == tile * repeat - 1 - n),
-            "this is the reversal: still one place in each row, and a single place is a product of two peaks.",
-            FACTORIZED,
-        ),
-        Mistake(
-            _of_grid(lambda n, j, tile, repeat: (j == 1) & (n >= 0)),
-            "all numbers want the same single place; that is easy for both.",
-            FACTORIZED,
-        ),
-        Mistake(
-            _of_grid(lambda n, j, tile, repeat: (j >= 0) & (n >= 0)),
-            "every number wants every place: a uniform map, which all scores can make.",
-            FACTORIZED,
-        ),
-        Mistake(
-            _of_grid(lambda n, j, tile, repeat: j % tile == n % tile),
-            "the wanted places are one column of the table; a peak in A alone makes it.",
-            FACTORIZED,
-        ),
-        Mistake(
-            _of_grid(
-                lambda n, j, tile, repeat: ((j - n) % (tile * repeat) == 0) | ((j - n) % (tile * repeat) == tile + 1)
-            ),
-            "each number wants two places; one can be plus times plus and the other minus times minus.",
-            FACTORIZED,
-        ),
-        Mistake(
-            _of_grid(lambda n, j, tile, repeat: (j % tile == n % tile) | (j // tile == n // tile)),
-            "the wanted places are a cross: one column of the table and one row. A sharp A and a sharp B make it.",
-            FACTORIZED,
-        ),
-        Mistake(
-            _of_grid(lambda n, j, tile, repeat: (j - n) % 4 == 0),
-            "this is the example for a table with 3 columns; where tile is 4, these places are one column: use tile.",
-            FACTORIZED,
-        ),
-        Mistake(
-            _of_grid(lambda n, j, tile, repeat: j // tile == n // tile),
-            "the wanted places are one row of the table; a peak in B alone makes it.",
-            FACTORIZED,
-        ),
-        Mistake(
-            _of_grid(
-                lambda n, j, tile, repeat: (
-                    torch.isin(j % tile, torch.tensor([0, 1])) & torch.isin(j // tile, torch.tensor([0, 1])) & (n >= 0)
-                )
-            ),
-            "the wanted places are a block: some columns of the table times some rows, which is a product.",
-            FACTORIZED,
-        ),
-        Mistake(
-            _of_grid(lambda n, j, tile, repeat: j != n),
-            "every place is wanted but one; one low product makes it.",
-            FACTORIZED,
-        ),
-    ),
-)
+    wrong=mistakes({
+        FACTORIZED: {
+            "each number wants one place; one peak in A times one peak in B can make any single place.":
+                _of_grid(lambda n, j, tile, repeat: j == n),
+            "this is the reversal: still one place in each row, and a single place is a product of two peaks.":
+                _of_grid(lambda n, j, tile, repeat: j == tile * repeat - 1 - n),
+            "all numbers want the same single place; that is easy for both.":
+                _of_grid(lambda n, j, tile, repeat: (j == 1) & (n >= 0)),
+            "every number wants every place: a uniform map, which all scores can make.":
+                _of_grid(lambda n, j, tile, repeat: (j >= 0) & (n >= 0)),
+            "the wanted places are one column of the table; a peak in A alone makes it.":
+                _of_grid(lambda n, j, tile, repeat: j % tile == n % tile),
+            "each number wants two places; one can be plus times plus and the other minus times minus.":
+                _of_grid(
+                    lambda n, j, tile, repeat: (
+                        ((j - n) % (tile * repeat) == 0) | ((j - n) % (tile * repeat) == tile + 1)
+                    )
+                ),
+            "the wanted places are a cross: one column of the table and one row. A sharp A and a sharp B make it.":
+                _of_grid(lambda n, j, tile, repeat: (j % tile == n % tile) | (j // tile == n // tile)),
+            "this is the example for a table with 3 columns; where tile is 4, these places are one column: use tile.":
+                _of_grid(lambda n, j, tile, repeat: (j - n) % 4 == 0),
+            "the wanted places are one row of the table; a peak in B alone makes it.":
+                _of_grid(lambda n, j, tile, repeat: j // tile == n // tile),
+            "the wanted places are a block: some columns of the table times some rows, which is a product.":
+                _of_grid(
+                    lambda n, j, tile, repeat: (
+                        torch.isin(j % tile, torch.tensor([0, 1]))
+                        & torch.isin(j // tile, torch.tensor([0, 1]))
+                        & (n >= 0)
+                    )
+                ),
+            "every place is wanted but one; one low product makes it.": _of_grid(lambda n, j, tile, repeat: j != n),
+        },
+    }),
+)  # fmt: skip
 
 FOR_RANDOM = Exercise(
     key="08.4",
@@ -569,43 +460,26 @@ FOR_RANDOM = Exercise(
         _half_at_random,
         _of_places(lambda i, j, length, rank: _squares(i + j)),
     ),
-    wrong=(
-        Mistake(
-            _of_places(lambda i, j, length, rank: j == i),
-            "each place wants itself: one direction on a circle for each place, and rank 2 can do it.",
-            FACTORIZED,
-        ),
-        Mistake(
-            _of_places(lambda i, j, length, rank: j == length - 1 - i),
-            "this is the reversal: one place in each row, in an order that goes once around the circle.",
-            FACTORIZED,
-        ),
-        Mistake(
-            _of_places(lambda i, j, length, rank: (j < 5) & (i >= 0)),
-            "all rows are the same, and one row of scores needs rank 1.",
-            FACTORIZED,
-        ),
-        Mistake(
-            _of_places(lambda i, j, length, rank: (j >= 0) & (i >= 0)),
-            "every place wants every place: a uniform map, for which all scores may be 0.",
-            FACTORIZED,
-        ),
-        Mistake(
-            _of_places(lambda i, j, length, rank: (i + j) % 2 == 0),
-            "the rows are of two kinds, one the opposite of the other; plus and minus are rank 1.",
-            FACTORIZED,
-        ),
-        Mistake(
-            _of_places(lambda i, j, length, rank: j != i),
-            "every place is wanted but one, so the map is nearly uniform and the distance stays small.",
-            EXERCISE_MAP,
-        ),
-        Mistake(
-            _of_places(lambda i, j, length, rank: j == (i * 5 + 2) % length),
-            "each row still wants one place, whatever the order: every place can have its direction on a circle.",
-            FACTORIZED,
-        ),
-    ),
-)
+    wrong=mistakes({
+        FACTORIZED: {
+            "each place wants itself: one direction on a circle for each place, and rank 2 can do it.":
+                _of_places(lambda i, j, length, rank: j == i),
+            "this is the reversal: one place in each row, in an order that goes once around the circle.":
+                _of_places(lambda i, j, length, rank: j == length - 1 - i),
+            "all rows are the same, and one row of scores needs rank 1.":
+                _of_places(lambda i, j, length, rank: (j < 5) & (i >= 0)),
+            "every place wants every place: a uniform map, for which all scores may be 0.":
+                _of_places(lambda i, j, length, rank: (j >= 0) & (i >= 0)),
+            "the rows are of two kinds, one the opposite of the other; plus and minus are rank 1.":
+                _of_places(lambda i, j, length, rank: (i + j) % 2 == 0),
+            "each row still wants one place, whatever the order: every place can have its direction on a circle.":
+                _of_places(lambda i, j, length, rank: j == (i * 5 + 2) % length),
+        },
+        EXERCISE_MAP: {
+            "every place is wanted but one, so the map is nearly uniform and the distance stays small.":
+                _of_places(lambda i, j, length, rank: j != i),
+        },
+    }),
+)  # fmt: skip
 
 EXERCISES = [SOLVES, COUNTING_GUESS, FOR_DENSE, FOR_RANDOM]

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from synth_lib.checks.exercise import Exercise, Mistake
+from synth_lib.checks.exercise import Exercise, Mistake, mistakes
 from synth_lib.lab import measure
 
 FLOOR = "The floor"
@@ -106,116 +106,68 @@ FLOORS = Exercise(
     inputs=_floor_inputs,
     returns="a list of (microseconds, bound)",
     right=(_floors, _floors_by_balance, _floors_of_pairs),
-    wrong=(
-        Mistake(
-            _floors_with(together=lambda compute, memory: compute + memory),
-            "the two times are added; a machine can move the next numbers while it multiplies these.",
-            FLOOR,
-        ),
-        Mistake(
-            _floors_with(together=min),
-            "the shorter of the two times is taken, but the step waits for the longer one.",
-            FLOOR,
-        ),
-        Mistake(
-            _floors_with(operations=lambda rows, inner, columns: rows * inner * columns),
-            "a multiply-add is counted as one operation, but the rate of the machine counts it as two.",
-            TWO,
-        ),
-        Mistake(
-            _floors_with(operations=lambda rows, inner, columns: 2 * rows * columns),
-            "all are bound by memory here; but each number of the result is a sum over the whole inner axis.",
-            PRODUCT,
-        ),
-        Mistake(
-            _floors_with(moved=lambda rows, inner, columns, item: rows * inner + inner * columns + rows * columns),
-            "numbers are counted, not bytes.",
-            TWO,
-        ),
-        Mistake(
-            _floors_with(
-                moved=lambda rows, inner, columns, item: 8 * item * (rows * inner + inner * columns + rows * columns)
-            ),
-            "bits are counted, not bytes: item already is in bytes.",
-            TWO,
-        ),
-        Mistake(
-            _floors_with(moved=lambda rows, inner, columns, item: item * (rows * inner + inner * columns)),
-            "the two factors are read, but the result is never written.",
-            FLOOR,
-        ),
-        Mistake(
-            _floors_with(
-                moved=lambda rows, inner, columns, item: item * (rows * inner + inner * columns + 2 * rows * columns)
-            ),
-            "the result is read and written; it is only written.",
-            FLOOR,
-        ),
-        Mistake(
-            _floors_with(moved=lambda rows, inner, columns, item: 3 * item * rows * inner),
-            "three tables are moved, but each is counted as large as the first one.",
-            FLOOR,
-        ),
-        Mistake(
-            _floors_with(together=lambda compute, memory: compute, bound=lambda *counts: True),
-            "only the operations are counted, but the numbers must also come from memory.",
-            FLOOR,
-        ),
-        Mistake(
-            _floors_with(moved=lambda rows, inner, columns, item: item * rows * columns),
-            "only the result is moved, but the two factors must be read.",
-            FLOOR,
-        ),
-        Mistake(
-            _floors_with(moved=lambda rows, inner, columns, item: item * rows * inner * columns),
-            "the sizes of the three tables are multiplied, where the numbers in each table should be added up.",
-            FLOOR,
-        ),
-        Mistake(
-            _floors_with(moved=lambda rows, inner, columns, item: 2 * item * rows * inner * columns),
-            "every multiply-add is taken to fetch two numbers from memory, but each number is fetched once.",
-            FLOOR,
-        ),
-        Mistake(
-            lambda products, item, operations_per_second, bytes_per_second: _floors(
-                products, item, bytes_per_second, operations_per_second
-            ),
-            "the two rates of the machine are swapped.",
-            TWO,
-        ),
-        Mistake(
-            _floors_with(unit=1.0),
-            "these are seconds; microseconds are asked for.",
-            EXERCISE_FLOOR,
-        ),
-        Mistake(
-            _floors_with(unit=1e3),
-            "these are milliseconds; microseconds are asked for.",
-            EXERCISE_FLOOR,
-        ),
-        Mistake(
-            _floors_with(bound=lambda compute, memory, counted, numbers: compute < memory),
-            "the times are right, but the two names are swapped: the longer time is what binds.",
-            FLOOR,
-        ),
-        Mistake(
-            _floors_with(bound=lambda compute, memory, counted, numbers: counted > numbers),
-            "the times are right, but the bound compares operations with bytes; compare the two times.",
-            FLOOR,
-        ),
-        Mistake(
-            lambda products, item, operations_per_second, bytes_per_second: [
-                seconds for seconds, _ in _floors(products, item, operations_per_second, bytes_per_second)
-            ],
-            "the times are right, but what sets each of them is not said.",
-            EXERCISE_FLOOR,
-        ),
-    ),
-)
+    wrong=mistakes({
+        FLOOR: {
+            "the two times are added; a machine can move the next numbers while it multiplies these.":
+                _floors_with(together=lambda compute, memory: compute + memory),
+            "the shorter of the two times is taken, but the step waits for the longer one.": _floors_with(together=min),
+            "the two factors are read, but the result is never written.":
+                _floors_with(moved=lambda rows, inner, columns, item: item * (rows * inner + inner * columns)),
+            "the result is read and written; it is only written.":
+                _floors_with(
+                    moved=lambda rows, inner, columns, item: (
+                        item * (rows * inner + inner * columns + 2 * rows * columns)
+                    )
+                ),
+            "three tables are moved, but each is counted as large as the first one.":
+                _floors_with(moved=lambda rows, inner, columns, item: 3 * item * rows * inner),
+            "only the operations are counted, but the numbers must also come from memory.":
+                _floors_with(together=lambda compute, memory: compute, bound=lambda *counts: True),
+            "only the result is moved, but the two factors must be read.":
+                _floors_with(moved=lambda rows, inner, columns, item: item * rows * columns),
+            "the sizes of the three tables are multiplied, where the numbers in each table should be added up.":
+                _floors_with(moved=lambda rows, inner, columns, item: item * rows * inner * columns),
+            "every multiply-add is taken to fetch two numbers from memory, but each number is fetched once.":
+                _floors_with(moved=lambda rows, inner, columns, item: 2 * item * rows * inner * columns),
+            "the times are right, but the two names are swapped: the longer time is what binds.":
+                _floors_with(bound=lambda compute, memory, counted, numbers: compute < memory),
+            "the times are right, but the bound compares operations with bytes; compare the two times.":
+                _floors_with(bound=lambda compute, memory, counted, numbers: counted > numbers),
+        },
+        TWO: {
+            "a multiply-add is counted as one operation, but the rate of the machine counts it as two.":
+                _floors_with(operations=lambda rows, inner, columns: rows * inner * columns),
+            "numbers are counted, not bytes.":
+                _floors_with(moved=lambda rows, inner, columns, item: rows * inner + inner * columns + rows * columns),
+            "bits are counted, not bytes: item already is in bytes.":
+                _floors_with(
+                    moved=lambda rows, inner, columns, item: (
+                        8 * item * (rows * inner + inner * columns + rows * columns)
+                    )
+                ),
+            "the two rates of the machine are swapped.":
+                lambda products, item, operations_per_second, bytes_per_second: _floors(
+                    products, item, bytes_per_second, operations_per_second
+                ),
+        },
+        PRODUCT: {
+            "all are bound by memory here; but each number of the result is a sum over the whole inner axis.":
+                _floors_with(operations=lambda rows, inner, columns: 2 * rows * columns),
+        },
+        EXERCISE_FLOOR: {
+            "these are seconds; microseconds are asked for.": _floors_with(unit=1.0),
+            "these are milliseconds; microseconds are asked for.": _floors_with(unit=1e3),
+            "the times are right, but what sets each of them is not said.":
+                lambda products, item, operations_per_second, bytes_per_second: [
+                    seconds for seconds, _ in _floors(products, item, operations_per_second, bytes_per_second)
+                ],
+        },
+    }),
+)  # fmt: skip
 
 
 # 11.2. Plain against fused, forward and backward. The machine is drawn so that there is a crossover, at `wanted`. The
-# check also asks where there is none, and with a max_length at the crossover and just below it.
+# check also asks where there is none, and with a max_length at the crossover that the answer gives and just below it.
 
 
 PLAIN, KERNEL = (12, 12, 11), (14, 12, 0)  # operations / (l^2 d_head), numbers / (l d_head), numbers / l^2
@@ -237,21 +189,21 @@ def _crossover_inputs(draw):
 
 
 def _crossovers(answer, operations_per_second, max_length, **machine):
-    """The answer, also on a machine whose bytes are slow, and with two other values of max_length."""
+    """The answer, also on a machine whose bytes are slow, and with the max_length that it gives and just below."""
 
-    def ask(operations_per_second=operations_per_second, max_length=max_length, who=answer):
-        return who(operations_per_second=operations_per_second, max_length=max_length, **machine)
+    def ask(operations_per_second=operations_per_second, max_length=max_length):
+        return answer(operations_per_second=operations_per_second, max_length=max_length, **machine)
 
     result = ask()
     if not isinstance(result, tuple) or len(result) != 3:
         return result
-    place = ask(who=_crossover)[0]
+    own = result[0] if type(result[0]) is int and 1 < result[0] < max_length else max_length
     slow = ask(operations_per_second=20 * operations_per_second)
     first = {
         "on this machine": result[0],
         "where bytes are slower": slow[0],
-        "if max_length is too short": ask(max_length=place - 1)[0],
-        "if max_length is just long enough": ask(max_length=place)[0],
+        "if max_length is too short": ask(max_length=own - 1)[0],
+        "if max_length is just long enough": ask(max_length=own)[0],
     }
     plain, fused = ({"on this machine": result[part], "where bytes are slower": slow[part]} for part in (1, 2))
     return {where: _told(length) for where, length in first.items()}, plain, fused
@@ -328,147 +280,73 @@ CROSSOVER = Exercise(
     returns="first, plain, fused",
     run=_crossovers,
     right=(_crossover, _crossover_while, _crossover_vectors),
-    wrong=(
-        Mistake(
-            _crossover_with(plain=(4, 4, 4), fused=(4, 4, 0)),
-            "only the forward pass is counted; a training step also goes backward.",
-            BACKWARD,
-        ),
-        Mistake(
-            _crossover_with(plain=(8, 8, 8), fused=(8, 8, 0)),
-            "the backward pass is counted like the forward pass, but it has more products.",
-            BACKWARD,
-        ),
-        Mistake(
-            _crossover_with(fused=(12, 12, 0)),
-            "the fused form has as many products as the plain one, but in the backward pass it lacks something.",
-            FUSED,
-        ),
-        Mistake(
-            _crossover_with(fused=(16, 12, 0)),
-            "the fused form computes two products again in the backward pass; the average is not needed again.",
-            FUSED,
-        ),
-        Mistake(
-            _crossover_with(plain=(6, 12, 11), fused=(7, 12, 0)),
-            "a multiply-add is counted as one operation, but the rate of the machine counts it as two.",
-            TWO,
-        ),
-        Mistake(
-            _crossover_with(item_of=lambda item: 1),
-            "numbers are counted, not bytes.",
-            TWO,
-        ),
-        Mistake(
-            _crossover_with(plain=(12, 12, 4)),
-            "the map is moved in the forward pass alone, but the backward pass reads and writes it more often.",
-            BYTES,
-        ),
-        Mistake(
-            _crossover_with(plain=(12, 12, 1)),
-            "the map is moved once, but each step that writes or reads it counts.",
-            BYTES,
-        ),
-        Mistake(
-            _crossover_with(plain=(12, 0, 11), fused=(14, 0, 0)),
-            "queries, keys and values are not moved; they are small beside a long map, not beside a short one.",
-            BYTES,
-        ),
-        Mistake(
-            _crossover_with(together=lambda compute, memory: compute + memory),
-            "the two times are added; the floor is the longer one.",
-            FLOOR,
-        ),
-        Mistake(
-            _crossover_with(together=min),
-            "the shorter of the two times is taken, but a step waits for the longer one.",
-            FLOOR,
-        ),
-        Mistake(
-            _crossover_with(together=lambda compute, memory: compute),
-            "only the operations are counted, so the plain form wins from the first length on.",
-            FLOOR,
-        ),
-        Mistake(
-            _crossover_with(together=lambda compute, memory: memory),
-            "only the bytes are counted, so the fused form can never lose.",
-            FLOOR,
-        ),
-        Mistake(
-            _crossover_with(swap=True),
-            "the two rates of the machine are swapped.",
-            TWO,
-        ),
-        Mistake(
-            _crossover_with(unit=1.0),
-            "the floors are in seconds; microseconds are asked for.",
-            EXERCISE_CROSSOVER,
-        ),
-        Mistake(
-            _crossover_with(unit=1e3),
-            "the floors are in milliseconds; microseconds are asked for.",
-            EXERCISE_CROSSOVER,
-        ),
-        Mistake(
-            lambda **machine: (lambda first, plain, fused: (first, fused, plain))(*_crossover(**machine)),
-            "the two floors are returned in the wrong order: plain comes before fused.",
-            EXERCISE_CROSSOVER,
-        ),
-        Mistake(
-            _crossover_with(fused=(14, 12, 11)),
-            "the fused form is taken to move the map as often as the plain one, but it never writes a map down.",
-            FUSED,
-        ),
-        Mistake(
-            _crossover_with(none=lambda max_length: 0),
-            "where there is no such length, this gives 0; None is asked for.",
-            EXERCISE_CROSSOVER,
-        ),
-        Mistake(
-            _crossover_with(none=lambda max_length: -1),
-            "where there is no such length, this gives -1; None is asked for.",
-            EXERCISE_CROSSOVER,
-        ),
-        Mistake(
-            _crossover_with(none=lambda max_length: max_length),
-            "where there is no such length, this gives max_length; None is asked for.",
-            EXERCISE_CROSSOVER,
-        ),
-        Mistake(
-            _crossover_with(none=lambda max_length: max_length + 1),
-            "where there is no such length, this gives max_length + 1; None is asked for.",
-            EXERCISE_CROSSOVER,
-        ),
-        Mistake(
-            lambda max_length, **machine: (
-                _crossover(max_length=4000, **machine)[0],
-                *_crossover(max_length=max_length, **machine)[1:],
-            ),
-            "the search goes on beyond max_length.",
-            EXERCISE_CROSSOVER,
-        ),
-        Mistake(
-            _crossover_with(pick=lambda found, max_length: found[0] if found and found[0] < max_length else None),
-            "the search ends before max_length, which belongs to the lengths that are asked about.",
-            EXERCISE_CROSSOVER,
-        ),
-        Mistake(
-            _crossover_with(pick=lambda found, max_length: max_length - len(found) if found else None),
-            "this is the last length at which the fused form is at least as good, not the first at which it is not.",
-            EXERCISE_CROSSOVER,
-        ),
-        Mistake(
-            _crossover_with(pick=lambda found, max_length: found[-1] if found else None),
-            "this is the last length that was tried: does the loop end when the first one is found?",
-            EXERCISE_CROSSOVER,
-        ),
-        Mistake(
-            _crossover_with(pick=lambda found, max_length: next(n for n in range(1, max_length) if n not in found)),
-            "this is the first length at which the fused form is the better one; it is asked when the plain one is.",
-            EXERCISE_CROSSOVER,
-        ),
-    ),
-)
+    wrong=mistakes({
+        BACKWARD: {
+            "only the forward pass is counted; a training step also goes backward.":
+                _crossover_with(plain=(4, 4, 4), fused=(4, 4, 0)),
+            "the backward pass is counted like the forward pass, but it has more products.":
+                _crossover_with(plain=(8, 8, 8), fused=(8, 8, 0)),
+        },
+        FUSED: {
+            "the fused form has as many products as the plain one, but in the backward pass it lacks something.":
+                _crossover_with(fused=(12, 12, 0)),
+            "the fused form computes two products again in the backward pass; the average is not needed again.":
+                _crossover_with(fused=(16, 12, 0)),
+            "the fused form is taken to move the map as often as the plain one, but it never writes a map down.":
+                _crossover_with(fused=(14, 12, 11)),
+        },
+        TWO: {
+            "a multiply-add is counted as one operation, but the rate of the machine counts it as two.":
+                _crossover_with(plain=(6, 12, 11), fused=(7, 12, 0)),
+            "numbers are counted, not bytes.": _crossover_with(item_of=lambda item: 1),
+            "the two rates of the machine are swapped.": _crossover_with(swap=True),
+        },
+        BYTES: {
+            "the map is moved in the forward pass alone, but the backward pass reads and writes it more often.":
+                _crossover_with(plain=(12, 12, 4)),
+            "the map is moved once, but each step that writes or reads it counts.": _crossover_with(plain=(12, 12, 1)),
+            "queries, keys and values are not moved; they are small beside a long map, not beside a short one.":
+                _crossover_with(plain=(12, 0, 11), fused=(14, 0, 0)),
+        },
+        FLOOR: {
+            "the two times are added; the floor is the longer one.":
+                _crossover_with(together=lambda compute, memory: compute + memory),
+            "the shorter of the two times is taken, but a step waits for the longer one.":
+                _crossover_with(together=min),
+            "only the operations are counted, so the plain form wins from the first length on.":
+                _crossover_with(together=lambda compute, memory: compute),
+            "only the bytes are counted, so the fused form can never lose.":
+                _crossover_with(together=lambda compute, memory: memory),
+        },
+        EXERCISE_CROSSOVER: {
+            "the floors are in seconds; microseconds are asked for.": _crossover_with(unit=1.0),
+            "the floors are in milliseconds; microseconds are asked for.": _crossover_with(unit=1e3),
+            "the two floors are returned in the wrong order: plain comes before fused.":
+                lambda **machine: (lambda first, plain, fused: (first, fused, plain))(*_crossover(**machine)),
+            "where there is no such length, this gives 0; None is asked for.":
+                _crossover_with(none=lambda max_length: 0),
+            "where there is no such length, this gives -1; None is asked for.":
+                _crossover_with(none=lambda max_length: -1),
+            "where there is no such length, this gives max_length; None is asked for.":
+                _crossover_with(none=lambda max_length: max_length),
+            "where there is no such length, this gives max_length + 1; None is asked for.":
+                _crossover_with(none=lambda max_length: max_length + 1),
+            "the search goes on beyond max_length.":
+                lambda max_length, **machine: (
+                    _crossover(max_length=4000, **machine)[0],
+                    *_crossover(max_length=max_length, **machine)[1:],
+                ),
+            "the search ends before max_length, which belongs to the lengths that are asked about.":
+                _crossover_with(pick=lambda found, max_length: found[0] if found and found[0] < max_length else None),
+            "this is the last length at which the fused form is at least as good, not the first at which it is not.":
+                _crossover_with(pick=lambda found, max_length: max_length - len(found) if found else None),
+            "this is the last length that was tried: does the loop end when the first one is found?":
+                _crossover_with(pick=lambda found, max_length: found[-1] if found else None),
+            "this is the first length at which the fused form is the better one; it is asked when the plain one is.":
+                _crossover_with(pick=lambda found, max_length: next(n for n in range(1, max_length) if n not in found)),
+        },
+    }),
+)  # fmt: skip
 
 
 # 11.3. The answer prepares the arguments, the check calls the kernel: so it also sees whether a map is made. Where
@@ -632,95 +510,48 @@ FACTORS = Exercise(
     returns="mixed, memory",
     run=_by_kernel,
     right=(_kernel, _kernel_default_scale, _kernel_mask, _kernel_ones),
-    wrong=(
-        Mistake(
-            _kernel_unpadded,
-            "the values are right, but torch takes the slow form: queries and keys have too few features.",
-            SILENT,
-        ),
-        Mistake(
-            _kernel_unexpanded,
-            "the values are right, but torch takes the slow form: queries and keys have another batch axis.",
-            SILENT,
-        ),
-        Mistake(
-            _kernel_bias,
-            "the values are right, but the map is made first and given to the kernel as a bias.",
-            QUERIES,
-        ),
-        Mistake(
-            _kernel_and_a_map,
-            "the values are right, but the function itself makes a map, before the kernel runs.",
-            EXERCISE_QUERIES,
-        ),
-        Mistake(
-            _kernel_mask_for_each,
-            "the values are right, but attn_mask is a table for every head; they can share one.",
-            EXERCISE_QUERIES,
-        ),
-        Mistake(
-            lambda R1, R2, value: _arguments(*_cut(R1, R2, value), value, scale=None),
-            "the scores are divided by the root of d_head: the default of the kernel, made for the dot product.",
-            DENSE,
-        ),
-        Mistake(
-            lambda R1, R2, value: _arguments(*_cut(R1, R2, value), value, scale=R1.shape[-1] ** -0.5),
-            "the scores are divided by the root of the rank; only the dot product is scaled.",
-            DENSE,
-        ),
-        Mistake(
-            lambda R1, R2, value: _kernel(R2, R1, value),
-            "the two factors are swapped: which one has a row for each query?",
-            QUERIES,
-        ),
-        Mistake(
-            lambda R1, R2, value: _arguments(*_cut(R1, R2, value), value, is_causal=False),
-            "the mask is missing: queries attend to later keys.",
-            EXERCISE_QUERIES,
-        ),
-        Mistake(
-            lambda R1, R2, value: _arguments(*_cut(R1, R2, value), value, is_causal=False, scale=None),
-            "the mask is missing, and the scores are divided by the root of d_head.",
-            EXERCISE_QUERIES,
-        ),
-        Mistake(
-            _kernel_backward,
-            "the mask is the wrong way round: queries attend to themselves and to later keys.",
-            EXERCISE_QUERIES,
-        ),
-        Mistake(
-            _kernel_with(_last_rows),
-            "a shorter sentence gets the last rows of the factors; it stands at the first places.",
-            EXERCISE_QUERIES,
-        ),
-        Mistake(
-            _kernel_with(_softmax_first),
-            "the factors go through a softmax of their own; the kernel makes the only one there is.",
-            QUERIES,
-        ),
-        Mistake(
-            _kernel_with(_relu_first),
-            "the queries go through a relu; that belongs to Dense, here the factors are used as they are.",
-            QUERIES,
-        ),
-        Mistake(
-            _kernel_with(_first_head),
-            "every head uses the factors of the first one.",
-            QUERIES,
-        ),
-        Mistake(
-            lambda R1, R2, value: _kernel(R1, R1, value),
-            "queries and keys both come from R1.",
-            QUERIES,
-        ),
-        Mistake(
+    wrong=(*mistakes({
+        SILENT: {
+            "the values are right, but torch takes the slow form: queries and keys have too few features.":
+                _kernel_unpadded,
+            "the values are right, but torch takes the slow form: queries and keys have another batch axis.":
+                _kernel_unexpanded,
+        },
+        QUERIES: {
+            "the values are right, but the map is made first and given to the kernel as a bias.": _kernel_bias,
+            "the two factors are swapped: which one has a row for each query?":
+                lambda R1, R2, value: _kernel(R2, R1, value),
+            "the factors go through a softmax of their own; the kernel makes the only one there is.":
+                _kernel_with(_softmax_first),
+            "the queries go through a relu; that belongs to Dense, here the factors are used as they are.":
+                _kernel_with(_relu_first),
+            "every head uses the factors of the first one.": _kernel_with(_first_head),
+            "queries and keys both come from R1.": lambda R1, R2, value: _kernel(R1, R1, value),
+        },
+        EXERCISE_QUERIES: {
+            "the values are right, but the function itself makes a map, before the kernel runs.": _kernel_and_a_map,
+            "the values are right, but attn_mask is a table for every head; they can share one.": _kernel_mask_for_each,
+            "the mask is missing: queries attend to later keys.":
+                lambda R1, R2, value: _arguments(*_cut(R1, R2, value), value, is_causal=False),
+            "the mask is missing, and the scores are divided by the root of d_head.":
+                lambda R1, R2, value: _arguments(*_cut(R1, R2, value), value, is_causal=False, scale=None),
+            "the mask is the wrong way round: queries attend to themselves and to later keys.": _kernel_backward,
+            "a shorter sentence gets the last rows of the factors; it stands at the first places.":
+                _kernel_with(_last_rows),
+        },
+        DENSE: {
+            "the scores are divided by the root of d_head: the default of the kernel, made for the dot product.":
+                lambda R1, R2, value: _arguments(*_cut(R1, R2, value), value, scale=None),
+            "the scores are divided by the root of the rank; only the dot product is scaled.":
+                lambda R1, R2, value: _arguments(*_cut(R1, R2, value), value, scale=R1.shape[-1] ** -0.5),
+        },
+    }), Mistake(
             lambda R1, R2, value: _arguments(R1, R2, value),
             "the factors have a row for each of max_length places, the values only for those of the sentence.",
             EXERCISE_QUERIES,
-            raises="ValueError: there are",
-        ),
-    ),
-)
+            error="ValueError: there are",
+        )),
+)  # fmt: skip
 
 
 # 11.4. One map for the batch, made and used in blocks. The last block is shorter than the others.
@@ -737,8 +568,7 @@ def _with_reads(answer, scores, value, size):
     """The result; which query's result reads which key; and whether less is multiplied than in the full product.
 
     0 times NaN is NaN, so a NaN shows who multiplies it. But not whether somebody set it to 0 before: where the NaNs
-    show nothing amiss, the operations are counted too. (Where a class is graded, the answer computes in another
-    process, and nothing is counted.)
+    show nothing amiss, the operations are counted too.
     """
     results = []
     counted = measure.operations(lambda: results.append(answer(scores=scores, value=value, size=size)))
@@ -845,123 +675,56 @@ BLOCKS = Exercise(
     returns="mixed, multiplied, less work than the full product",
     run=_with_reads,
     right=(_blocks_cat, _blocks_written, _blocks_one_matrix),
-    wrong=(
-        Mistake(
-            lambda scores, value, size: _masked(scores) @ value,
-            "the values are right, but it multiplies the upper half too: a weight of 0 costs as much as any other.",
-            CAUSAL,
-        ),
-        Mistake(
-            lambda scores, value, size: scores.softmax(dim=-1) @ value,
-            "nothing is masked, and nothing is left out: queries attend to later keys.",
-            CAUSAL,
-        ),
-        Mistake(
-            _blocks_each(lambda scores, start: scores.softmax(dim=-1)),
-            "inside its own block, a query attends to keys behind it: the stairs are not yet the diagonal.",
-            CAUSAL,
-        ),
-        Mistake(
-            _blocks_each(lambda scores, start: _masked(scores)),
-            "the mask of every block begins at its first key, as if its first query stood at place 0.",
-            EXERCISE_BLOCKS,
-        ),
-        Mistake(
-            _blocks_with(_to_its_end, weights=lambda scores: scores.softmax(dim=-1).tril()),
-            "the softmax runs over all keys, and the later ones are cut off after it: the rows no longer sum to 1.",
-            EXERCISE_BLOCKS,
-        ),
-        Mistake(
-            _blocks_with(_to_its_end, weights=lambda scores: scores.tril().softmax(dim=-1)),
-            "later keys get the score 0, not minus infinity, and with it some of the weight.",
-            EXERCISE_BLOCKS,
-        ),
-        Mistake(
-            _blocks_with(_to_its_end, weights=lambda scores: scores.tril()),
-            "the scores themselves average the values; the softmax is missing.",
-            EXERCISE_BLOCKS,
-        ),
-        Mistake(
-            _blocks_each(lambda scores, start: scores),
-            "there is no softmax and no mask: the scores themselves average the values.",
-            EXERCISE_BLOCKS,
-        ),
-        Mistake(
-            _blocks_each(_no_softmax),
-            "the mask of minus infinity is there, but no softmax after it, which would make it 0.",
-            EXERCISE_BLOCKS,
-        ),
-        Mistake(
-            _blocks_with(_to_its_end, weights=lambda scores: _masked(scores, ahead=0)),
-            "the own token is masked too: query 0 has nothing left, and its weights are NaN.",
-            EXERCISE_BLOCKS,
-        ),
-        Mistake(
-            _blocks_with(_to_its_end, weights=lambda scores: _masked(scores, ahead=2)),
-            "the mask lets each query see one key ahead.",
-            EXERCISE_BLOCKS,
-        ),
-        Mistake(
-            _blocks_each(lambda scores, start: _masked(scores, start, ahead=2)),
-            "the mask of each block lets a query see one key ahead.",
-            EXERCISE_BLOCKS,
-        ),
-        Mistake(
-            _blocks_with(_to_its_end, weights=lambda scores: _masked(scores.mT)),
-            "the scores are transposed: rows are queries.",
-            EXERCISE_BLOCKS,
-        ),
-        Mistake(
-            _blocks_with(lambda start, stop, length: (0, start)),
-            "each block ends before its own keys: a query must attend to itself.",
-            EXERCISE_BLOCKS,
-        ),
-        Mistake(
-            _blocks_with(lambda start, stop, length: (start, stop)),
-            "each block sees its own keys alone; the keys before it are missing.",
-            EXERCISE_BLOCKS,
-        ),
-        Mistake(
-            _blocks_each(lambda scores, start: _masked(scores), keys=lambda start, stop, length: (start, stop)),
-            "only the blocks on the diagonal are left, each with a softmax of its own; earlier keys are missing.",
-            EXERCISE_BLOCKS,
-        ),
-        Mistake(
-            _blocks_with(lambda start, stop, length: (0, stop - 1)),
-            "each block ends one key too early: its last query must attend to itself.",
-            EXERCISE_BLOCKS,
-        ),
-        Mistake(
-            _blocks_with(lambda start, stop, length: (start, length)),
-            "each block sees the keys from its own on: that is the half that should be left out.",
-            CAUSAL,
-        ),
-        Mistake(
-            _blocks_with(lambda start, stop, length: (0, start + 1)),
-            "each block sees no key after its first query, though its later queries may.",
-            EXERCISE_BLOCKS,
-        ),
-        Mistake(
-            _blocks_with(lambda start, stop, length: (0, min(stop + 1, length))),
-            "the values are right, but each block multiplies one key too many.",
-            EXERCISE_BLOCKS,
-        ),
-        Mistake(
-            lambda scores, value, size: _blocks_cat(scores, value, 1),
-            "the values are right, but every query is a block of its own; the argument size is not used.",
-            EXERCISE_BLOCKS,
-        ),
-        Mistake(
-            _blocks_rest_at_zero,
-            "the last block, shorter than the others, is left at 0.",
-            EXERCISE_BLOCKS,
-        ),
-        Mistake(
-            _blocks_without_the_rest,
-            "the last block, shorter than the others, is missing.",
-            EXERCISE_BLOCKS,
-        ),
-    ),
-)
+    wrong=mistakes({
+        CAUSAL: {
+            "the values are right, but it multiplies the upper half too: a weight of 0 costs as much as any other.":
+                lambda scores, value, size: _masked(scores) @ value,
+            "nothing is masked, and nothing is left out: queries attend to later keys.":
+                lambda scores, value, size: scores.softmax(dim=-1) @ value,
+            "inside its own block, a query attends to keys behind it: the stairs are not yet the diagonal.":
+                _blocks_each(lambda scores, start: scores.softmax(dim=-1)),
+            "each block sees the keys from its own on: that is the half that should be left out.":
+                _blocks_with(lambda start, stop, length: (start, length)),
+        },
+        EXERCISE_BLOCKS: {
+            "the mask of every block begins at its first key, as if its first query stood at place 0.":
+                _blocks_each(lambda scores, start: _masked(scores)),
+            "the softmax runs over all keys, and the later ones are cut off after it: the rows no longer sum to 1.":
+                _blocks_with(_to_its_end, weights=lambda scores: scores.softmax(dim=-1).tril()),
+            "later keys get the score 0, not minus infinity, and with it some of the weight.":
+                _blocks_with(_to_its_end, weights=lambda scores: scores.tril().softmax(dim=-1)),
+            "the scores themselves average the values; the softmax is missing.":
+                _blocks_with(_to_its_end, weights=lambda scores: scores.tril()),
+            "there is no softmax and no mask: the scores themselves average the values.":
+                _blocks_each(lambda scores, start: scores),
+            "the mask of minus infinity is there, but no softmax after it, which would make it 0.":
+                _blocks_each(_no_softmax),
+            "the own token is masked too: query 0 has nothing left, and its weights are NaN.":
+                _blocks_with(_to_its_end, weights=lambda scores: _masked(scores, ahead=0)),
+            "the mask lets each query see one key ahead.":
+                _blocks_with(_to_its_end, weights=lambda scores: _masked(scores, ahead=2)),
+            "the mask of each block lets a query see one key ahead.":
+                _blocks_each(lambda scores, start: _masked(scores, start, ahead=2)),
+            "the scores are transposed: rows are queries.":
+                _blocks_with(_to_its_end, weights=lambda scores: _masked(scores.mT)),
+            "each block ends before its own keys: a query must attend to itself.":
+                _blocks_with(lambda start, stop, length: (0, start)),
+            "each block sees its own keys alone; the keys before it are missing.":
+                _blocks_with(lambda start, stop, length: (start, stop)),
+            "only the blocks on the diagonal are left, each with a softmax of its own; earlier keys are missing.":
+                _blocks_each(lambda scores, start: _masked(scores), keys=lambda start, stop, length: (start, stop)),
+            "each block ends one key too early: its last query must attend to itself.":
+                _blocks_with(lambda start, stop, length: (0, stop - 1)),
+            "each block sees no key after its first query, though its later queries may.":
+                _blocks_with(lambda start, stop, length: (0, start + 1)),
+            "the values are right, but each block multiplies one key too many.":
+                _blocks_with(lambda start, stop, length: (0, min(stop + 1, length))),
+            "the values are right, but every query is a block of its own; the argument size is not used.":
+                lambda scores, value, size: _blocks_cat(scores, value, 1),
+            "the last block, shorter than the others, is left at 0.": _blocks_rest_at_zero,
+            "the last block, shorter than the others, is missing.": _blocks_without_the_rest,
+        },
+    }),
+)  # fmt: skip
 
 EXERCISES = [FLOORS, CROSSOVER, FACTORS, BLOCKS]

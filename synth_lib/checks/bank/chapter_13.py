@@ -7,7 +7,7 @@ from statistics import mean, median
 
 import torch
 
-from synth_lib.checks.exercise import Exercise, Mistake
+from synth_lib.checks.exercise import Exercise, mistakes
 
 UNIGRAM = "A loss to compare with"
 ORDER = "Exercise 13.2: score your prediction"
@@ -107,112 +107,53 @@ BIGRAM = Exercise(
             (_pairs(train, vocab) + 1).log()[valid[:-1]], valid[1:]
         ).item(),
     ),
-    wrong=(
-        Mistake(_unigram, "the token before plays no part: this is the unigram loss, smoothed.", UNIGRAM),
-        Mistake(
-            lambda train, valid, vocab: _mean(_logs(_pairs(train, vocab) + 1), valid) / math.log(2),
-            "the logarithm has base 2, so the unit is bits; nats need the natural logarithm.",
-            UNIGRAM,
-        ),
-        Mistake(
-            lambda train, valid, vocab: math.exp(_mean(_logs(_pairs(train, vocab) + 1), valid)),
-            "this is the perplexity, e to the power of the loss.",
-            UNIGRAM,
-        ),
-        Mistake(
-            lambda train, valid, vocab: _mean(_logs(_pairs(train, vocab) + 1), valid) * (len(valid) - 1),
-            "the losses are added up; per token means their mean.",
-            UNIGRAM,
-        ),
-        Mistake(
-            lambda train, valid, vocab: -_mean(_logs(_pairs(train, vocab) + 1), valid),
-            "the minus sign is missing: a loss is positive.",
-            UNIGRAM,
-        ),
-        Mistake(
-            lambda train, valid, vocab: _mean(_logs(_pairs(valid, vocab) + 1), valid),
-            "the pairs are counted in the text that is judged; only the training text may be counted.",
-            UNIGRAM,
-        ),
-        Mistake(
-            lambda train, valid, vocab: _mean(_logs(_pairs(train, vocab).T + 1), valid),
-            "the tokens of a pair are swapped: it predicts the token before from the one after.",
-            UNIGRAM,
-        ),
-        Mistake(
-            lambda train, valid, vocab: _mean(
-                ((_pairs(train, vocab) + 1) / (_pairs(train, vocab) + 1).sum()).log(), valid
-            ),
-            "a count is divided by all pairs, not by those that start with the same token.",
-            UNIGRAM,
-        ),
-        Mistake(
-            _bigram_with_sums_too_small,
-            "1 is added to each count but not to their sum, so a row sums to more than 1.",
-            UNIGRAM,
-        ),
-        Mistake(
-            lambda train, valid, vocab: _mean(_logs(_pairs(train, vocab)), valid),
-            "a pair that the training text lacks gets the probability 0; add 1 to every count.",
-            UNIGRAM,
-        ),
-        Mistake(
-            lambda train, valid, vocab: _mean(_logs((_pairs(train, vocab) > 0) + 1.0), valid),
-            "a pair that comes more than once is counted once.",
-            UNIGRAM,
-        ),
-        Mistake(
-            lambda train, valid, vocab: _bigram_in_loops(train, valid, int(train.max()) + 1),
-            "the number of tokens is read off the largest token of a text, but it is the argument vocab.",
-            UNIGRAM,
-        ),
-        Mistake(
-            lambda train, valid, vocab: _bigram_in_loops(train, valid, len(train.unique())),
-            "1 is added only for the tokens that occur in the training text; it should be for all of vocab.",
-            UNIGRAM,
-        ),
-        Mistake(
-            _bigram_with_sums_from_tokens,
-            "the last token of the training text counts as the start of a pair, but nothing follows it.",
-            UNIGRAM,
-        ),
-        Mistake(
-            _bigram_without_keepdim,
-            "each column of the table is divided by the sum of a row; keep the axis of the sums.",
-            UNIGRAM,
-        ),
-        Mistake(
-            _bigram_of_columns,
-            "each column of the table sums to 1, but each row should.",
-            UNIGRAM,
-        ),
-        Mistake(
-            lambda train, valid, vocab: _mean(_logs(_pairs(train, vocab) + 1), train),
-            "the loss is measured on the training text, not on the other one.",
-            UNIGRAM,
-        ),
-        Mistake(
-            lambda train, valid, vocab: _mean(_logs(_pairs(train, vocab) + 1), valid) * (len(valid) - 1) / len(valid),
-            "the sum is divided by the number of tokens; the first one is not predicted.",
-            UNIGRAM,
-        ),
-        Mistake(
-            _bigram_of_all_rows,
-            "every token before is combined with every token after; only neighbours are pairs.",
-            UNIGRAM,
-        ),
-        Mistake(
-            _bigram_log_of_mean,
-            "this is the logarithm of the mean probability; the loss is the mean of the logarithms.",
-            UNIGRAM,
-        ),
-        Mistake(
-            lambda train, valid, vocab: _mean(_logs(_pairs(train, vocab) + 1), valid) / math.log(10),
-            "the logarithm has base 10; nats need the natural logarithm.",
-            UNIGRAM,
-        ),
-    ),
-)
+    wrong=mistakes({
+        UNIGRAM: {
+            "the token before plays no part: this is the unigram loss, smoothed.": _unigram,
+            "the logarithm has base 2, so the unit is bits; nats need the natural logarithm.":
+                lambda train, valid, vocab: _mean(_logs(_pairs(train, vocab) + 1), valid) / math.log(2),
+            "this is the perplexity, e to the power of the loss.":
+                lambda train, valid, vocab: math.exp(_mean(_logs(_pairs(train, vocab) + 1), valid)),
+            "the losses are added up; per token means their mean.":
+                lambda train, valid, vocab: _mean(_logs(_pairs(train, vocab) + 1), valid) * (len(valid) - 1),
+            "the minus sign is missing: a loss is positive.":
+                lambda train, valid, vocab: -_mean(_logs(_pairs(train, vocab) + 1), valid),
+            "the pairs are counted in the text that is judged; only the training text may be counted.":
+                lambda train, valid, vocab: _mean(_logs(_pairs(valid, vocab) + 1), valid),
+            "the tokens of a pair are swapped: it predicts the token before from the one after.":
+                lambda train, valid, vocab: _mean(_logs(_pairs(train, vocab).T + 1), valid),
+            "a count is divided by all pairs, not by those that start with the same token.":
+                lambda train, valid, vocab: _mean(
+                    ((_pairs(train, vocab) + 1) / (_pairs(train, vocab) + 1).sum()).log(), valid
+                ),
+            "1 is added to each count but not to their sum, so a row sums to more than 1.": _bigram_with_sums_too_small,
+            "a pair that the training text lacks gets the probability 0; add 1 to every count.":
+                lambda train, valid, vocab: _mean(_logs(_pairs(train, vocab)), valid),
+            "a pair that comes more than once is counted once.":
+                lambda train, valid, vocab: _mean(_logs((_pairs(train, vocab) > 0) + 1.0), valid),
+            "the number of tokens is read off the largest token of a text, but it is the argument vocab.":
+                lambda train, valid, vocab: _bigram_in_loops(train, valid, int(train.max()) + 1),
+            "1 is added only for the tokens that occur in the training text; it should be for all of vocab.":
+                lambda train, valid, vocab: _bigram_in_loops(train, valid, len(train.unique())),
+            "the last token of the training text counts as the start of a pair, but nothing follows it.":
+                _bigram_with_sums_from_tokens,
+            "each column of the table is divided by the sum of a row; keep the axis of the sums.":
+                _bigram_without_keepdim,
+            "each column of the table sums to 1, but each row should.": _bigram_of_columns,
+            "the loss is measured on the training text, not on the other one.":
+                lambda train, valid, vocab: _mean(_logs(_pairs(train, vocab) + 1), train),
+            "the sum is divided by the number of tokens; the first one is not predicted.":
+                lambda train, valid, vocab: (
+                    _mean(_logs(_pairs(train, vocab) + 1), valid) * (len(valid) - 1) / len(valid)
+                ),
+            "every token before is combined with every token after; only neighbours are pairs.": _bigram_of_all_rows,
+            "this is the logarithm of the mean probability; the loss is the mean of the logarithms.":
+                _bigram_log_of_mean,
+            "the logarithm has base 10; nats need the natural logarithm.":
+                lambda train, valid, vocab: _mean(_logs(_pairs(train, vocab) + 1), valid) / math.log(10),
+        },
+    }),
+)  # fmt: skip
 
 
 def _orders(draw):
@@ -276,71 +217,40 @@ WRONG_PAIRS = Exercise(
     inputs=_orders,
     returns="a tuple of two whole numbers",
     right=(lambda predicted, losses: _pairs_of(predicted, losses, _below), _wrong_pairs_in_loops),
-    wrong=(
-        Mistake(
-            lambda predicted, losses: _pairs_of(predicted, losses, lambda a, b: sum(a) / len(a) < sum(b) / len(b)),
-            "the means are compared, so pairs that overlap are counted too.",
-            ORDER,
-        ),
-        Mistake(
-            lambda predicted, losses: _pairs_of(predicted, losses, lambda a, b: max(a) <= min(b)),
-            "two variants that have one loss in common count as clear; below means below.",
-            ORDER,
-        ),
-        Mistake(
-            lambda predicted, losses: _pairs_of(predicted, losses, lambda a, b: min(a) < min(b)),
-            "only the lowest loss of each variant is compared, not all seeds.",
-            ORDER,
-        ),
-        Mistake(
-            lambda predicted, losses: _pairs_of(predicted, losses, lambda a, b: max(a) < max(b)),
-            "only the highest loss of each variant is compared, not all seeds.",
-            ORDER,
-        ),
-        Mistake(
-            lambda predicted, losses: _pairs_of(predicted, losses, lambda a, b: a[0] < b[0]),
-            "only the first seed is compared.",
-            ORDER,
-        ),
-        Mistake(
-            lambda predicted, losses: _pairs_of(predicted, losses, _below, every=True),
-            "names that are not predicted are counted too.",
-            ORDER,
-        ),
-        Mistake(
-            lambda predicted, losses: tuple(2 * count for count in _pairs_of(predicted, losses, _below)),
-            "each pair is counted twice.",
-            ORDER,
-        ),
-        Mistake(
-            lambda predicted, losses: _pairs_of(predicted, losses, _below)[::-1],
-            "the two numbers are swapped: the wrong pairs come first.",
-            ORDER,
-        ),
-        Mistake(
-            lambda predicted, losses: _pairs_of(predicted[::-1], losses, _below),
-            "right and wrong are swapped: the name with the lowest loss comes first in the list.",
-            ORDER,
-        ),
-        Mistake(
-            lambda predicted, losses: (
-                _pairs_of(predicted, losses, _below)[0],
-                _pairs_of(predicted, losses, _below)[1] - _pairs_of(predicted, losses, _below)[0],
-            ),
-            "the second number leaves out the wrong pairs; it is of all clear ones.",
-            ORDER,
-        ),
-        Mistake(
-            lambda predicted, losses: (
-                _pairs_of(predicted, losses, _below)[0],
-                len(predicted) * (len(predicted) - 1) // 2,
-            ),
-            "the second number is of all pairs, not of the clear ones.",
-            ORDER,
-        ),
-        Mistake(_neighbours, "only names that stand side by side in the list are compared.", ORDER),
-    ),
-)
+    wrong=mistakes({
+        ORDER: {
+            "the means are compared, so pairs that overlap are counted too.":
+                lambda predicted, losses: _pairs_of(predicted, losses, lambda a, b: sum(a) / len(a) < sum(b) / len(b)),
+            "two variants that have one loss in common count as clear; below means below.":
+                lambda predicted, losses: _pairs_of(predicted, losses, lambda a, b: max(a) <= min(b)),
+            "only the lowest loss of each variant is compared, not all seeds.":
+                lambda predicted, losses: _pairs_of(predicted, losses, lambda a, b: min(a) < min(b)),
+            "only the highest loss of each variant is compared, not all seeds.":
+                lambda predicted, losses: _pairs_of(predicted, losses, lambda a, b: max(a) < max(b)),
+            "only the first seed is compared.":
+                lambda predicted, losses: _pairs_of(predicted, losses, lambda a, b: a[0] < b[0]),
+            "names that are not predicted are counted too.":
+                lambda predicted, losses: _pairs_of(predicted, losses, _below, every=True),
+            "each pair is counted twice.":
+                lambda predicted, losses: tuple(2 * count for count in _pairs_of(predicted, losses, _below)),
+            "the two numbers are swapped: the wrong pairs come first.":
+                lambda predicted, losses: _pairs_of(predicted, losses, _below)[::-1],
+            "right and wrong are swapped: the name with the lowest loss comes first in the list.":
+                lambda predicted, losses: _pairs_of(predicted[::-1], losses, _below),
+            "the second number leaves out the wrong pairs; it is of all clear ones.":
+                lambda predicted, losses: (
+                    _pairs_of(predicted, losses, _below)[0],
+                    _pairs_of(predicted, losses, _below)[1] - _pairs_of(predicted, losses, _below)[0],
+                ),
+            "the second number is of all pairs, not of the clear ones.":
+                lambda predicted, losses: (
+                    _pairs_of(predicted, losses, _below)[0],
+                    len(predicted) * (len(predicted) - 1) // 2,
+                ),
+            "only names that stand side by side in the list are compared.": _neighbours,
+        },
+    }),
+)  # fmt: skip
 
 
 def _two_groups(draw):
@@ -394,75 +304,45 @@ TEST = Exercise(
         _by_bits,
         lambda a, b: _share(a, b, lambda group, rest: sum(group) <= sum(a) + 1e-12),
     ),
-    wrong=(
-        Mistake(
-            lambda a, b: _share(a, b, lambda group, rest: sum(group) < sum(a) - 1e-12),
-            "the given way is not counted, so the share can be 0.",
-            LUCK,
-        ),
-        Mistake(
-            lambda a, b: _share(a, b, lambda group, rest: sum(group) >= sum(a) - 1e-12),
-            "the other side is counted: the ways in which the first group comes out at least as high.",
-            LUCK,
-        ),
-        Mistake(
-            lambda a, b: _share(
-                a, b, lambda group, rest: abs(mean(group) - mean(rest)) >= abs(mean(a) - mean(b)) - 1e-12
-            ),
-            "differences in both directions are counted; the test has one side.",
-            LUCK,
-        ),
-        Mistake(
-            lambda a, b: min(1.0, 2 * _share(a, b, lambda group, rest: mean(group) <= mean(a))),
-            "the share is doubled; the test has one side.",
-            LUCK,
-        ),
-        Mistake(
-            lambda a, b: _share(a, b, lambda group, rest: mean(group) <= mean(a), size=len(b)),
-            "the first group gets as many losses as b, not as a.",
-            LUCK,
-        ),
-        Mistake(
-            lambda a, b: _share(a, b, lambda group, rest: sum(group) <= sum(a) + 1e-12) * math.comb(len(a + b), len(a)),
-            "this is the number of ways, not their share.",
-            LUCK,
-        ),
-        Mistake(
-            lambda a, b: _share(a, b, lambda group, rest: mean(group) <= mean(b)),
-            "the groups are compared with the mean of b.",
-            LUCK,
-        ),
-        Mistake(
-            lambda a, b: _share(a, b, lambda group, rest: max(group) < min(rest)),
-            "only the ways with a complete separation are counted, whatever the given losses are.",
-            LUCK,
-        ),
-        Mistake(_fixed_pairs, "signs of paired differences are exchanged; here any loss can go to any group.", LUCK),
-        Mistake(
-            lambda a, b: sum(one < other for one in a for other in b) / (len(a) * len(b)),
-            "this is the share of pairs in which a is lower; no losses are dealt anew.",
-            LUCK,
-        ),
-        Mistake(
-            lambda a, b: (
-                (_share(a, b, lambda g, r: mean(g) <= mean(a)) * math.comb(len(a + b), len(a)) + 1)
-                / (math.comb(len(a + b), len(a)) + 1)
-            ),
-            "1 is added above and below, as for ways drawn at random; here every way is counted, the given one too.",
-            LUCK,
-        ),
-        Mistake(
-            lambda a, b: _share(a, b, lambda group, rest: median(group) <= median(a)),
-            "the medians are compared, not the means.",
-            LUCK,
-        ),
-        Mistake(
-            lambda a, b: sum(mean(group) <= mean(a) for group in product(a + b, repeat=len(a))) / len(a + b) ** len(a),
-            "a loss can be dealt more than once; each goes to one group only.",
-            LUCK,
-        ),
-    ),
-)
+    wrong=mistakes({
+        LUCK: {
+            "the given way is not counted, so the share can be 0.":
+                lambda a, b: _share(a, b, lambda group, rest: sum(group) < sum(a) - 1e-12),
+            "the other side is counted: the ways in which the first group comes out at least as high.":
+                lambda a, b: _share(a, b, lambda group, rest: sum(group) >= sum(a) - 1e-12),
+            "differences in both directions are counted; the test has one side.":
+                lambda a, b: _share(
+                    a, b, lambda group, rest: abs(mean(group) - mean(rest)) >= abs(mean(a) - mean(b)) - 1e-12
+                ),
+            "the share is doubled; the test has one side.":
+                lambda a, b: min(1.0, 2 * _share(a, b, lambda group, rest: mean(group) <= mean(a))),
+            "the first group gets as many losses as b, not as a.":
+                lambda a, b: _share(a, b, lambda group, rest: mean(group) <= mean(a), size=len(b)),
+            "this is the number of ways, not their share.":
+                lambda a, b: (
+                    _share(a, b, lambda group, rest: sum(group) <= sum(a) + 1e-12) * math.comb(len(a + b), len(a))
+                ),
+            "the groups are compared with the mean of b.":
+                lambda a, b: _share(a, b, lambda group, rest: mean(group) <= mean(b)),
+            "only the ways with a complete separation are counted, whatever the given losses are.":
+                lambda a, b: _share(a, b, lambda group, rest: max(group) < min(rest)),
+            "signs of paired differences are exchanged; here any loss can go to any group.": _fixed_pairs,
+            "this is the share of pairs in which a is lower; no losses are dealt anew.":
+                lambda a, b: sum(one < other for one in a for other in b) / (len(a) * len(b)),
+            "1 is added above and below, as for ways drawn at random; here every way is counted, the given one too.":
+                lambda a, b: (
+                    (_share(a, b, lambda g, r: mean(g) <= mean(a)) * math.comb(len(a + b), len(a)) + 1)
+                    / (math.comb(len(a + b), len(a)) + 1)
+                ),
+            "the medians are compared, not the means.":
+                lambda a, b: _share(a, b, lambda group, rest: median(group) <= median(a)),
+            "a loss can be dealt more than once; each goes to one group only.":
+                lambda a, b: (
+                    sum(mean(group) <= mean(a) for group in product(a + b, repeat=len(a))) / len(a + b) ** len(a)
+                ),
+        },
+    }),
+)  # fmt: skip
 
 
 def _training(draw):
@@ -506,70 +386,33 @@ NEEDED = Exercise(
     inputs=_training,
     returns="a float",
     right=(_needed, _needed_by_halving),
-    wrong=(
-        Mistake(
-            lambda **given: _needed(**given, both=1),
-            "only the one score moves; the others of its row fall as well.",
-            RATE,
-        ),
-        Mistake(
-            lambda **given: _needed(**given, total=len(given["factors"])),
-            "the learning rate is at its peak in every step; it follows the schedule.",
-            RATE,
-        ),
-        Mistake(
-            lambda **given: _needed(**given, gap=math.log(given["weight"] / (1 - given["weight"]))),
-            "the gap forgets how many other keys share the rest of the weight.",
-            RATE,
-        ),
-        Mistake(
-            lambda **given: _needed(**given, gap=math.log(given["weight"] * given["keys"] / (1 - given["weight"]))),
-            "all keys are counted as others; one of them is the key itself.",
-            RATE,
-        ),
-        Mistake(
-            lambda **given: _needed(**given, gap=math.log(given["weight"] * (given["keys"] - 1))),
-            "the gap is not divided by what is left, 1 minus the weight.",
-            RATE,
-        ),
-        Mistake(
-            lambda **given: _needed(**given) * given["learning_rate"],
-            "this is the learning rate of R; asked is its factor on the learning rate.",
-            RATE,
-        ),
-        Mistake(lambda **given: 1 / _needed(**given), "the fraction is upside down.", RATE),
-        Mistake(
-            lambda **given: _needed(**given) / math.log(2),
-            "the logarithm has base 2; a softmax has base e.",
-            RATE,
-        ),
-        Mistake(
-            lambda **given: _needed(**given) / math.log(10),
-            "the logarithm has base 10; a softmax has base e.",
-            RATE,
-        ),
-        Mistake(
-            lambda **given: _needed(**given, total=max(given["factors"])),
-            "this is the factor for getting there in a single step.",
-            RATE,
-        ),
-        Mistake(
-            lambda **given: float(math.ceil(_needed(**given))),
-            "the factor is rounded up to a whole number; it need not be whole.",
-            RATE,
-        ),
-        Mistake(
-            lambda **given: _needed(**given, total=sum(given["factors"]) / len(given["factors"])),
-            "the mean of the schedule counts for one step; all steps add up.",
-            RATE,
-        ),
-        Mistake(
-            lambda **given: _needed(**given, both=0.5),
-            "rising and falling together make the gap grow twice as fast, not half as fast.",
-            RATE,
-        ),
-    ),
-)
+    wrong=mistakes({
+        RATE: {
+            "only the one score moves; the others of its row fall as well.": lambda **given: _needed(**given, both=1),
+            "the learning rate is at its peak in every step; it follows the schedule.":
+                lambda **given: _needed(**given, total=len(given["factors"])),
+            "the gap forgets how many other keys share the rest of the weight.":
+                lambda **given: _needed(**given, gap=math.log(given["weight"] / (1 - given["weight"]))),
+            "all keys are counted as others; one of them is the key itself.":
+                lambda **given: _needed(**given, gap=math.log(given["weight"] * given["keys"] / (1 - given["weight"]))),
+            "the gap is not divided by what is left, 1 minus the weight.":
+                lambda **given: _needed(**given, gap=math.log(given["weight"] * (given["keys"] - 1))),
+            "this is the learning rate of R; asked is its factor on the learning rate.":
+                lambda **given: _needed(**given) * given["learning_rate"],
+            "the fraction is upside down.": lambda **given: 1 / _needed(**given),
+            "the logarithm has base 2; a softmax has base e.": lambda **given: _needed(**given) / math.log(2),
+            "the logarithm has base 10; a softmax has base e.": lambda **given: _needed(**given) / math.log(10),
+            "this is the factor for getting there in a single step.":
+                lambda **given: _needed(**given, total=max(given["factors"])),
+            "the factor is rounded up to a whole number; it need not be whole.":
+                lambda **given: float(math.ceil(_needed(**given))),
+            "the mean of the schedule counts for one step; all steps add up.":
+                lambda **given: _needed(**given, total=sum(given["factors"]) / len(given["factors"])),
+            "rising and falling together make the gap grow twice as fast, not half as fast.":
+                lambda **given: _needed(**given, both=0.5),
+        },
+    }),
+)  # fmt: skip
 
 
 def _bins(draw):
@@ -630,69 +473,42 @@ ABOVE = Exercise(
     inputs=_bins,
     returns="a tuple of two floats",
     right=(lambda shares, edges, threshold: _between(shares, edges, threshold, _surely, _possibly), _by_search),
-    wrong=(
-        Mistake(
-            lambda **given: _between(**given, surely=_surely, possibly=_surely),
-            "the bin that the threshold cuts is left out of both shares.",
-            BINS,
-        ),
-        Mistake(
-            lambda **given: _between(**given, surely=_possibly, possibly=_possibly),
-            "the bin that the threshold cuts is counted in both shares.",
-            BINS,
-        ),
-        Mistake(
-            lambda **given: _between(**given, surely=_surely, possibly=_possibly)[::-1],
-            "the two shares are swapped: the smallest comes first.",
-            BINS,
-        ),
-        Mistake(
-            lambda **given: _between(**given, surely=_surely, possibly=lambda low, high, at: high >= at),
-            "at a threshold that is an edge, the bin that ends there is counted; none of it is above.",
-            BINS,
-        ),
-        Mistake(
-            lambda **given: _between(**given, surely=lambda low, high, at: low > at, possibly=_possibly),
-            "at a threshold that is an edge, the bin that starts there is left out; all of it is above.",
-            BINS,
-        ),
-        Mistake(
-            lambda shares, edges, threshold: tuple(
-                1 - share for share in _between(shares, edges, threshold, _surely, _possibly)
-            ),
-            "these are the shares at or below the threshold.",
-            BINS,
-        ),
-        Mistake(
-            lambda shares, edges, threshold: (
-                _between(shares, edges, threshold, _surely, _possibly)[0],
-                sum(share for share, edge in zip(shares, edges, strict=True) if edge >= threshold) + shares[-1],
-            ),
-            "the last bin is counted twice.",
-            BINS,
-        ),
-        Mistake(
-            lambda shares, edges, threshold: (
-                sum(share for share, edge in zip(shares, edges, strict=True) if edge >= threshold),
-                sum(share for share, edge in zip(shares, edges[1:], strict=False) if edge > threshold),
-            ),
-            "the bins are off by one: shares[i] is of the weights up to edges[i], not from edges[i] on.",
-            BINS,
-        ),
-        Mistake(
-            _by_lines, "the weights of the cut bin are taken as spread evenly; the histogram does not say so.", BINS
-        ),
-        Mistake(_by_weight, "each weight counts by its size; asked is the share of their number.", BINS),
-        Mistake(
-            lambda shares, edges, threshold: (
-                float(sum(share > threshold for share in shares)) / len(shares),
-                float(sum(share >= threshold for share in shares)) / len(shares),
-            ),
-            "the threshold is compared with the shares; it is a weight, so compare it with the edges.",
-            BINS,
-        ),
-    ),
-)
+    wrong=mistakes({
+        BINS: {
+            "the bin that the threshold cuts is left out of both shares.":
+                lambda **given: _between(**given, surely=_surely, possibly=_surely),
+            "the bin that the threshold cuts is counted in both shares.":
+                lambda **given: _between(**given, surely=_possibly, possibly=_possibly),
+            "the two shares are swapped: the smallest comes first.":
+                lambda **given: _between(**given, surely=_surely, possibly=_possibly)[::-1],
+            "at a threshold that is an edge, the bin that ends there is counted; none of it is above.":
+                lambda **given: _between(**given, surely=_surely, possibly=lambda low, high, at: high >= at),
+            "at a threshold that is an edge, the bin that starts there is left out; all of it is above.":
+                lambda **given: _between(**given, surely=lambda low, high, at: low > at, possibly=_possibly),
+            "these are the shares at or below the threshold.":
+                lambda shares, edges, threshold: tuple(
+                    1 - share for share in _between(shares, edges, threshold, _surely, _possibly)
+                ),
+            "the last bin is counted twice.":
+                lambda shares, edges, threshold: (
+                    _between(shares, edges, threshold, _surely, _possibly)[0],
+                    sum(share for share, edge in zip(shares, edges, strict=True) if edge >= threshold) + shares[-1],
+                ),
+            "the bins are off by one: shares[i] is of the weights up to edges[i], not from edges[i] on.":
+                lambda shares, edges, threshold: (
+                    sum(share for share, edge in zip(shares, edges, strict=True) if edge >= threshold),
+                    sum(share for share, edge in zip(shares, edges[1:], strict=False) if edge > threshold),
+                ),
+            "the weights of the cut bin are taken as spread evenly; the histogram does not say so.": _by_lines,
+            "each weight counts by its size; asked is the share of their number.": _by_weight,
+            "the threshold is compared with the shares; it is a weight, so compare it with the edges.":
+                lambda shares, edges, threshold: (
+                    float(sum(share > threshold for share in shares)) / len(shares),
+                    float(sum(share >= threshold for share in shares)) / len(shares),
+                ),
+        },
+    }),
+)  # fmt: skip
 
 
 EXERCISES = [BIGRAM, WRONG_PAIRS, TEST, NEEDED, ABOVE]

@@ -1,6 +1,6 @@
-"""Check and time the fast form of each S: `python -m synth_lib.lab.bench --suite attention --device cuda --minutes 4`.
+"""Check and time the fast form of each S: `python -m synth_lib.lab bench attention --device cuda --minutes 4`.
 
-Suites, or `all` for one after the other, which share the minutes:
+The name is one of these, or `all` for one after the other, which share the minutes:
 
     check      every fast form equals the plain one: values and gradients, masks, lengths, float64 to bfloat16
     train      a training step of a language model with each S, in tokens a second
@@ -34,7 +34,8 @@ import torch
 from torch.nn import functional as F
 
 from synth_lib.lab import measure
-from synth_lib.lab.bench.forms import SCORES, core_steps, cost, is_compiled, layer_steps
+from synth_lib.lab.bench.comparison import check
+from synth_lib.lab.bench.forms import all_scores, core_steps, cost, is_compiled, layer_steps
 from synth_lib.lab.train import write_whole
 from synth_lib.models import LanguageModel
 
@@ -182,7 +183,7 @@ def attention(bench, compiled_ahead=False):
     for suite, make, group in GROUPS:
         ahead = compiled_ahead or bench.seconds_left() < 60
         if (suite, group) == ("core", "compiled") and bench.cuda and not ahead:
-            side_by_side(bench, compile_jobs(bench), seconds=min(90, bench.seconds_left() / 2))
+            run_beside(bench, compile_jobs(bench), seconds=min(90, bench.seconds_left() / 2))
         for sizes in bench.sizes["attention"]:
             for causal in (False, True):
                 measure_attention(bench, suite, make, group, sizes, causal)
@@ -237,7 +238,7 @@ def train(bench):
     sizes = bench.sizes["train"]
     tokens = torch.randint(sizes["vocab"], (sizes["batch"], sizes["length"] + 1), device=bench.device)
     steps, counted = {}, {}
-    scores = sorted(SCORES, key=lambda score: is_compiled(score, sizes["length"], bench.device))
+    scores = sorted(all_scores(), key=lambda score: is_compiled(score, sizes["length"], bench.device))
     for score in scores:
         compiled = is_compiled(score, sizes["length"], bench.device)
         ready = partial(count, bench, partial(training_step, bench, score, tokens, **sizes), compiled)
@@ -280,7 +281,7 @@ def decode(bench, rounds=3):
     """
     sizes = bench.sizes["decode"]
     writers, counted, seconds = {}, {}, 0
-    for score in SCORES:
+    for score in all_scores():
         found = bench.attempt(f"decode {score}", partial(writer, bench, score, **sizes), seconds=3)
         if found:
             writers[score], counted[score], one_token = found
@@ -320,13 +321,54 @@ def writer(bench, score, d_model, head, layer, length, batch, vocab):
     return write, {"cache_bytes": sum(cache.bytes for cache in caches), "launches": launches}, seconds
 
 
-# The command
+# The suites, and the programs beside this one
+
+
+def refuse_wrong_names(bench, suite, only):
+    """A ValueError if --only names what this suite does not know, or is missing."""
+    if suite == "compile":
+        known = [job[-1] for job in compile_jobs(bench)]
+        if not known:
+            raise ValueError(f"compile has nothing to compile on the device {bench.device}.")
+        if not only:
+            raise ValueError(f"compile needs --only with one of: {'; '.join(known)}.")
+    elif suite in ("check", "all"):
+        known = all_scores()
+    elif only:
+        raise ValueError(f"--only is for the suites check and compile, not for {suite}.")
+    for name in only or []:
+        if name not in known:
+            raise ValueError(f"--only is {name}, but {suite} knows: {'; '.join(known)}.")
+
+
+def run_suites(bench, suites, only=None):
+    """The suites one after the other, each with its share of the minutes; only: what is checked, or compiled."""
+    if suites == ["compile"]:
+        for which in only:
+            compile_ahead(bench, which)
+        bench.save()
+        return
+    if suites != ["check"]:
+        bench.record["machine"] = measure.machine(bench.device, bench.dtype)
+    ahead = bench.cuda and suites[0] == "check" and "attention" in suites  # while the check leaves the GPU half idle
+    for number, suite in enumerate(suites):
+        bench.start(suites[number:])
+        if suite == "check" and bench.cuda and not only:
+            jobs = [["check", "--only", score] for score in all_scores()]
+            run_beside(bench, jobs + (compile_jobs(bench) if ahead else []), bench.seconds_left())
+        elif suite == "check":
+            check(bench, only)
+        elif suite == "attention":
+            attention(bench, compiled_ahead=ahead)
+        else:
+            bench.attempt(suite, partial({"train": train, "decode": decode}[suite], bench))
+        bench.save()
 
 
 def compile_jobs(bench):
     forms = core_steps(**bench.sizes["attention"][0], causal=False, device=bench.device, dtype=bench.dtype)["compiled"]
     each = [f"{form},{index}" for form in forms for index in range(len(bench.sizes["attention"]))]
-    return [["--suite", "compile", "--only", which] for which in each]
+    return [["compile", "--only", which] for which in each]
 
 
 def compile_ahead(bench, which):
@@ -342,7 +384,7 @@ def compile_ahead(bench, which):
         bench.attempt(what, partial(count, bench, groups["compiled"][form], compiled=True))
 
 
-def side_by_side(bench, jobs, seconds):
+def run_beside(bench, jobs, seconds):
     """Run this program once for each job, all at the same time, and gather what they recorded. Nothing is timed.
 
     After `seconds` all have ended: the programs stop 20 seconds before by themselves.
@@ -353,8 +395,8 @@ def side_by_side(bench, jobs, seconds):
         try:
             for number, options in enumerate(jobs):
                 out = Path(folder) / f"{number}.json"
-                command = [sys.executable, "-m", "synth_lib.lab.bench", "--device", str(bench.device)]
-                command += ["--out", str(out), "--minutes", str(max(10, seconds - 20) / 60), *options]
+                command = [sys.executable, "-m", "synth_lib.lab", "bench", *options, "--device", str(bench.device)]
+                command += ["--out", str(out), "--minutes", str(max(10, seconds - 20) / 60)]
                 environment = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1"}
                 running.append((options, out, subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)))
             for options, out, process in running:
@@ -367,7 +409,7 @@ def side_by_side(bench, jobs, seconds):
 
 
 def gather(bench, options, out, process, until):
-    """Wait for a program of `side_by_side`, at the longest until then, and add what it recorded to the record."""
+    """Wait for a program of `run_beside`, at the longest until then, and add what it recorded to the record."""
     try:
         process.wait(max(1, until - time.perf_counter()))
     except subprocess.TimeoutExpired:

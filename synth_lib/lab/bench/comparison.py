@@ -5,13 +5,13 @@ from functools import partial
 import torch
 
 from synth_lib import masks
-from synth_lib.lab.bench.forms import SCORES, is_compiled, make_layer
+from synth_lib.lab.bench.forms import all_scores, is_compiled, make_layer
 
 LIMITS = {torch.float64: 1e-9, torch.float32: 2e-5, torch.bfloat16: 1e-2}
 MASKS = ["none", "right", "left", "shared"]
 
 
-def check(bench, scores=SCORES):
+def check(bench, scores=None):
     """Every fast form against the plain one in float64: in the record the "cases" that were compared, how many of them
     are "wrong", and how many "failed" before; what is wrong or failed is told among the record's failed.
 
@@ -19,7 +19,7 @@ def check(bench, scores=SCORES):
     limit of the dtype, or twice that of the plain form in the same dtype.
     """
     counted = bench.checked()
-    for score, dtype, length, mask, causal, bias in cases(scores, bench.device):
+    for score, dtype, length, mask, causal, bias in cases(scores or all_scores(), bench.device):
         what = f"check {score}, {dtype}, length {length}, mask {mask}" + ", causal" * causal
         what += "" if bias else ", without biases"
         if bench.seconds_left() < 5:
