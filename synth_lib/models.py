@@ -370,7 +370,7 @@ def _tokens_in(caches):
     lengths = {cache.length: None for cache in caches}
     if len(lengths) > 1:  # an error or Ctrl-C between two blocks
         raise ValueError(f"the caches hold {' and '.join(map(str, lengths))} tokens: start again with new_caches()")
-    return next(iter(lengths), 0)
+    return max(lengths, default=0)
 
 
 def _mask(lengths, tokens):

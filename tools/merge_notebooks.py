@@ -2,8 +2,8 @@
 
     python tools/merge_notebooks.py build/notebooks
 
-The two differ in exercises, checks and what depends on them. All other cells, the long ones too, then run once: they use
-no reader's function (a rule of the notebooks), so they do the same in both.
+The two differ in exercises, checks and what depends on them. All other cells, the long ones too, then run once: they
+use no reader's function (a rule of the notebooks), so they do the same in both.
 """
 
 import copy
