@@ -51,7 +51,7 @@ def measurements(steps, *, rounds=9, seconds=None, device="cpu"):
     for name, step in steps.items():
         step()
         # By the clock on the wall: a step that waits spends no time of the processor, but takes it all the same.
-        calls[name] = max(1, int(5 / max(_milliseconds(step, 1, device, time.perf_counter), 0.001)))
+        calls[name] = max(1, int(5 / max(_milliseconds(step, 1, device, waits=True), 0.001)))
     for number in range(rounds):
         if number and seconds is not None and time.perf_counter() - started > seconds:
             break
@@ -60,8 +60,8 @@ def measurements(steps, *, rounds=9, seconds=None, device="cpu"):
     return measured
 
 
-def _milliseconds(step, calls, device, clock=time.process_time):
-    """The mean time of so many calls of a step; clock: what counts seconds if the device is a CPU."""
+def _milliseconds(step, calls, device, waits=False):
+    """The mean time of so many calls of a step; waits: on a CPU by the clock on the wall, not that of the processor."""
     if torch.device(device).type == "cuda":
         start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         stream = torch.cuda.current_stream(device)
@@ -71,6 +71,7 @@ def _milliseconds(step, calls, device, clock=time.process_time):
         stop.record(stream)
         torch.cuda.synchronize(device)
         return start.elapsed_time(stop) / calls
+    clock = time.perf_counter if waits else time.process_time
     before = clock()
     for _ in range(calls):
         step()
