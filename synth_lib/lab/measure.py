@@ -215,38 +215,23 @@ class _Operations(TorchDispatchMode):
         return result
 
 
+# Of `left` and `right` they get the shapes, "... row inner" and "... inner column"; what is added comes first.
 def _product(_, left, right, *arguments, **options):
-    """`left` and `right` are shapes, as in all of these formulas: "... row inner" and "... inner column"."""
     return 2 * prod(left) * right[-1]
 
 
-def _product_with_vector(left, right, *arguments, **options):
+def _with_vector(left, right, *arguments, **options):
     return 2 * prod(left)
 
 
-def _product_with_vector_added(_, left, right, *arguments, **options):
-    return 2 * prod(left)
-
-
-def _fused_on_a_cpu(query, key, value, *arguments, **options):
-    return sdpa_flop_count(query, key, value)
-
-
-def _fused_on_a_cpu_backward(upstream, query, key, value, *arguments, **options):
-    return sdpa_backward_flop_count(upstream, query, key, value)
-
-
+_aten = torch.ops.aten
 _NOT_COUNTED_BY_TORCH = {
-    torch.ops.aten.addmm_: _product,
-    torch.ops.aten.baddbmm_: _product,
-    torch.ops.aten.addbmm: _product,
-    torch.ops.aten.addbmm_: _product,
-    torch.ops.aten.mv: _product_with_vector,
-    torch.ops.aten.addmv: _product_with_vector_added,
-    torch.ops.aten.addmv_: _product_with_vector_added,
-    torch.ops.aten.dot: _product_with_vector,
-    torch.ops.aten.vdot: _product_with_vector,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused_on_a_cpu,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _fused_on_a_cpu_backward,
+    **dict.fromkeys((_aten.addmm_, _aten.baddbmm_, _aten.addbmm, _aten.addbmm_), _product),
+    **dict.fromkeys((_aten.mv, _aten.dot, _aten.vdot), _with_vector),
+    **dict.fromkeys((_aten.addmv, _aten.addmv_), lambda _, *shapes, **options: _with_vector(*shapes)),
+    _aten._scaled_dot_product_flash_attention_for_cpu: lambda *shapes, **options: sdpa_flop_count(*shapes[:3]),
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+        lambda *shapes, **options: sdpa_backward_flop_count(*shapes[:4])
+    ),
 }
 _FORMULAS = {**flop_registry, **{name: shape_wrapper(formula) for name, formula in _NOT_COUNTED_BY_TORCH.items()}}
