@@ -6,10 +6,11 @@ A chapter's exercises are in bank/, one file each; engine.py judges an answer by
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import combinations
 
 import torch
 
-from synth_lib.checks.compare import copy_of, first_index, same_kind, tensor_type
+from synth_lib.checks.compare import copy_of, differ, first_index, same_kind, tensor_type
 
 TRIALS = 3  # inputs of different sizes: an answer that is right for one size alone is found out
 
@@ -150,6 +151,19 @@ class Exercise:
     trials: int = TRIALS
 
 
+def told_apart(inputs, answers):
+    """These inputs, drawn again until each two of the answers give another result: no trial takes one for another."""
+
+    def drawn(draw):
+        while True:
+            arguments = inputs(draw)
+            results = [answer(**arguments) for answer in answers]
+            if all(differ(one, other) for one, other in combinations(results, 2)):
+                return arguments
+
+    return drawn
+
+
 class Draw:
     """Fresh inputs from a seed: sizes that are pairwise different, numbers without zeros or symmetry.
 
@@ -157,6 +171,7 @@ class Draw:
     """
 
     def __init__(self, seed):
+        self._seed = seed
         self._random = random.Random(seed)
         self._generator = torch.Generator().manual_seed(seed)
 
@@ -183,3 +198,7 @@ class Draw:
     def integer(self, low, high):
         """A whole number, low and high included."""
         return self._random.randint(low, high)
+
+    def in_turn(self, options):
+        """Another of the options in the next trial: no mistake hides behind an option that luck never draws."""
+        return options[self._seed % len(options)]

@@ -121,7 +121,7 @@ def test_the_recorded_results_are_laid_out_as_the_command_writes_them(name):
 
 
 def test_a_form_that_fails_is_recorded_and_the_rest_goes_on(tmp_path, monkeypatch, capsys):
-    def broken(*arguments):
+    def broken(*arguments, **options):
         raise RuntimeError("no such kernel")
 
     monkeypatch.setattr(fast, "one_map", broken)

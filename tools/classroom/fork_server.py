@@ -232,10 +232,9 @@ class Answers:
             self.notebook.restore()
             try:
                 protocol.send_outcome(channel, outcome)
-            except protocol.ProtocolError as error:  # nothing has been sent yet
-                error = ValueError(f"the result is too large: {error}")
-                protocol.send_outcome(channel, failure(error))
-            except Exception as error:
+            except Exception as error:  # nothing has been sent yet
+                too_large = isinstance(error, protocol.ProtocolError)
+                error = ValueError(f"the result is too large: {error}") if too_large else error
                 protocol.send_outcome(channel, failure(error))
 
     def run(self, order, payload):

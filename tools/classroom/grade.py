@@ -272,8 +272,13 @@ def write_diagnoses(results, course, out):
     counts = {key: Counter({UNKNOWN: 0}) for chapter in course.chapters.values() for key in chapter.points}
     for key, (status, message, _) in (item for result in results for item in result["verdicts"].items()):
         if status == "wrong":
-            known = (one.diagnosis for one in checks.find(key).wrong if f" mistake: {one.diagnosis} Read" in message)
-            counts[key][next(known, UNKNOWN)] += 1
+            _, _, text = message.partition("This looks like a known mistake: ")
+            known = [
+                one.diagnosis
+                for one in checks.find(key).wrong  # that of one part of a result stands behind the part's name
+                if (f", {one.diagnosis} " in text if one.by_part else text.startswith(f"{one.diagnosis} Read again"))
+            ]
+            counts[key].update(known or [UNKNOWN])
     file = io.StringIO()
     table = csv.writer(file)
     table.writerow(["exercise", "wrong answers", "diagnosis"])

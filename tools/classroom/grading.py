@@ -88,9 +88,8 @@ def judge(student, key, name, course):
     except ProcessEnded as error:
         verdicts.append([_lost(student), _ending(name, str(error)), ""])
     except (*PROTOCOL_ERRORS, RuntimeError) as error:
-        verdicts.append(
-            ["not graded", f"Your {name} could not be judged: {type(error).__name__}: {str(error)[:200]}", ""]
-        )
+        reason = f"{type(error).__name__}: {str(error)[:200]}"
+        verdicts.append(["not graded", f"Your {name} could not be judged: {reason}", ""])
     if not verdicts:
         return ["not graded" if student.child else "wrong", f"The notebook defines no {name}.", ""]
     order = ["right", "wrong", "not graded", "not answered"]

@@ -31,13 +31,8 @@ MOST_AXES = 16
 STEP = 0.25  # seconds between two looks at a process that is waited for
 DTYPES = {str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 # Tensors of no other kind travel: a quantized one, made of bytes alone, ends the process that touches it.
-PLAIN_DTYPES = {
-    f"torch.{name}": getattr(torch, name)
-    for name in (
-        "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64",
-        "complex64", "complex128",
-    )
-}  # fmt: skip
+PLAIN = "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64 complex128"
+PLAIN_DTYPES = {f"torch.{name}": getattr(torch, name) for name in PLAIN.split()}
 
 
 class ProtocolError(Exception):
@@ -73,8 +68,7 @@ def receive(connection, longest=BUDGET, deadline=None, check_limits=None):
     text_length, payload_length = struct.unpack("<II", _exactly(connection, 8, deadline, check_limits))
     if text_length > longest or text_length + payload_length > BUDGET:
         raise ProtocolError("a message is too long")
-    text = _exactly(connection, text_length, deadline, check_limits)
-    payload = _exactly(connection, payload_length, deadline, check_limits)
+    text, payload = (_exactly(connection, one, deadline, check_limits) for one in (text_length, payload_length))
     try:
         kind, header = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -14,7 +14,7 @@ import struct
 
 try:
     import resource
-except ImportError:  # Windows, where `missing` says that nothing can be shut in
+except ImportError:  # Windows, where `missing` names what is missing
     resource = None
 
 ARCHITECTURES = {  # audit number, the number of each call that is refused, the number of capset

@@ -292,14 +292,13 @@ class Student:
                         if int(header[0]) in numbers and len(self.unreadable) < MOST_NOTES:
                             self.unreadable[int(header[0])] = str(header[1])[:LONGEST_NOTE]
                     elif kind == "ready":
-                        failed = {int(number): str(says)[:LONGEST_NOTE] for number, says in header["failed"].items()}
+                        failed = {int(number): str(error)[:LONGEST_NOTE] for number, error in header["failed"].items()}
                         self.failed = {number: failed[number] for number in numbers & failed.keys()}
                         versions = {name: int(header["versions"].get(name, 0)) for name in self.wanted}
                         self.versions = {name: min(max(count, 0), 4) for name, count in versions.items()}
                         return
                     else:
-                        says = str(header)[:LONGEST_NOTE] if kind == "broken" else "an unexpected message"
-                        raise protocol.ProtocolError(says)
+                        raise protocol.ProtocolError(f"{str(kind)[:20]}: {str(header)[:LONGEST_NOTE]}")
             except LimitExceeded as error:
                 self.stop()
                 reason = str(error)
@@ -369,10 +368,9 @@ class Student:
         if self.child is None:
             raise ProcessEnded("it had ended")
         try:
-            payload = protocol.dumps((run, arguments, forbidden))
             order = {"name": name, "version": version, "seed": seed, "seconds": seconds}
             self.channel.settimeout(max(min(seconds, self.last - time.monotonic()), 0.1))
-            protocol.send(self.channel, "run", order, payload)
+            protocol.send(self.channel, "run", order, protocol.dumps((run, arguments, forbidden)))
             kind, header, payload = self.receive(max(seconds, 0) + GRACE)
             if kind != "outcome":
                 raise protocol.ProtocolError(f"an unexpected message: {str(header)[:LONGEST_NOTE]}")

@@ -27,8 +27,9 @@ ORDER = "Where it breaks: it does not know the order"
 
 
 def _one_head_inputs(draw):
-    sizes = draw.sizes("length d_model d_head", low=3)
-    length, d_model, d_head = sizes["length"], sizes["d_model"], sizes["d_head"]
+    d_head = 4  # that of the chapter, which some take for every d_head
+    while d_head == 4:
+        length, d_model, d_head = draw.sizes("length d_model d_head", low=3).values()
     return {
         "x": draw.normal(length, d_model),
         "W_query": draw.normal(d_model, d_head) / sqrt(d_model),
@@ -137,7 +138,10 @@ ONE_HEAD = Exercise(
 
 
 def _map_inputs(draw):
-    sizes = draw.sizes("batch head d_head length")
+    while True:
+        sizes = draw.sizes("batch head d_head length")
+        if sizes["head"] != 4 and sizes["d_head"] not in (2, 4):  # 2 is the root of 4, the d_head of the chapter
+            break
     batch, length, d_model = sizes["batch"], sizes["length"], sizes["d_model"]
     return {
         "query": draw.normal(batch, length, d_model),
@@ -552,8 +556,8 @@ def _attend(x, allowed=None):
     return weights @ x
 
 
-def _places(x):
-    """A row of numbers for each place."""
+def _positions(x):
+    """A row of numbers for each position."""
     return torch.linspace(0.3, 2.0, x.numel()).reshape(x.shape).sin()
 
 
@@ -566,21 +570,21 @@ def _last_two_exchanged(x):
     return _pairs_out_of_order(x) == 1 and bool(x[-2, 0] > x[-1, 0])
 
 
-def _place_added(x, per_number):
-    """Each number of the token at place i grows by i times its entry in per_number, a list for the first numbers."""
+def _position_added(x, per_number):
+    """Each number of the token at position i grows by i times its entry in per_number, a list for the first numbers."""
     growth = torch.zeros(x.shape[1])
     growth[: len(per_number)] = torch.tensor(per_number)
     return x + torch.arange(len(x))[:, None] * growth
 
 
-def _changed_at(x, places):
-    """In any other order than the sorted one, the results at these places, a slice, are others."""
+def _changed_at(x, positions):
+    """In any other order than the sorted one, the results at these positions, a slice, are others."""
     y = x.clone()
-    y[places] += 0.01 * (_pairs_out_of_order(x) > 0)
+    y[positions] += 0.01 * (_pairs_out_of_order(x) > 0)
     return y
 
 
-def _last_place_raised(x):
+def _last_position_raised(x):
     y = x.clone()
     y[-1] += 1
     return y
@@ -590,12 +594,12 @@ LAYERS = {
     "layer of attention": _attend,
     "layer that takes each token alone": lambda x: (3 * x).tanh(),
     "layer that gives all tokens their mean": lambda x: x.mean(dim=0, keepdim=True).expand_as(x),
-    "layer of attention with positions": lambda x: _attend(x + _places(x)),
+    "layer of attention with positions": lambda x: _attend(x + _positions(x)),
     "layer of causal attention": lambda x: _attend(x, torch.ones(len(x), len(x)).tril().bool()),
     "layer that subtracts the first token": lambda x: x - x[0],
     "layer that adds both neighbours in a circle": lambda x: x + x.roll(1, dims=0) + x.roll(-1, dims=0),
     "layer that adds the mirror image": lambda x: x + x.flip(0),
-    "layer that returns a fixed table": _places,
+    "layer that returns a fixed table": _positions,
     "layer that sorts the numbers": lambda x: x.sort(dim=0).values,
     "layer that breaks only at a full turn": lambda x: (
         x - 0.01 * (_pairs_out_of_order(x) == len(x) * (len(x) - 1) // 2)
@@ -603,13 +607,13 @@ LAYERS = {
     "layer that breaks only when the last two are exchanged": lambda x: x + 0.01 * _last_two_exchanged(x),
     "layer that breaks at any other order": lambda x: x - 0.01 * (_pairs_out_of_order(x) > 0),
     "layer that breaks only at larger changes": lambda x: x - 0.01 * (_pairs_out_of_order(x) >= 2),
-    "layer that leaves the first number of each token exact": lambda x: _place_added(x, [0.0, 1.0]),
-    "layer that adds to one number what it takes from another": lambda x: _place_added(x, [1.0, -1.0]),
-    "layer that breaks at the last place": _last_place_raised,
-    "layer that leaves the first place exact": lambda x: _changed_at(x, slice(1, None)),
-    "layer that leaves the last place exact": lambda x: _changed_at(x, slice(None, -1)),
-    "layer that turns each row by its place": lambda x: torch.stack([row.roll(i) for i, row in enumerate(x)]),
-    "layer that adds 0.0001 for each place": lambda x: x.tanh() + 1e-4 * torch.arange(len(x))[:, None],
+    "layer that leaves the first number of each token exact": lambda x: _position_added(x, [0.0, 1.0]),
+    "layer that adds to one number what it takes from another": lambda x: _position_added(x, [1.0, -1.0]),
+    "layer that breaks at the last position": _last_position_raised,
+    "layer that leaves the first position exact": lambda x: _changed_at(x, slice(1, None)),
+    "layer that leaves the last position exact": lambda x: _changed_at(x, slice(None, -1)),
+    "layer that turns each row by its position": lambda x: torch.stack([row.roll(i) for i, row in enumerate(x)]),
+    "layer that adds 0.0001 for each position": lambda x: x.tanh() + 1e-4 * torch.arange(len(x))[:, None],
 }
 
 
@@ -652,9 +656,9 @@ def _follows_in_loops(layer, x):
     result, length = layer(x), len(x)
     for order in permutations(range(length)):
         shuffled = torch.stack([x[i] for i in order])
-        found = layer(shuffled)
-        for place in range(length):
-            if (found[place] - result[order[place]]).abs().max() > 1e-5:
+        again = layer(shuffled)
+        for position in range(length):
+            if (again[position] - result[order[position]]).abs().max() > 1e-5:
                 return False
     return True
 

@@ -209,7 +209,7 @@ HEAD_SCORES = Exercise(
                 lambda x, W1, b1, W2, b2: _head_einsum(x, W1, b1, W2, b2).sum(dim=1),
             "the products of all heads are added up, so the heads differ in nothing but their bias.":
                 lambda x, W1, b1, W2, b2: (_hidden(x, W1, b1, W2) @ W2).sum(dim=1, keepdim=True) + b2[:, None],
-            "the second bias runs along the queries, but there is one for each place that is attended to.":
+            "the second bias runs along the queries, but there is one for each position that is attended to.":
                 lambda x, W1, b1, W2, b2: _hidden(x, W1, b1, W2) @ W2 + b2[:, :, None],
             "the bias of the second layer is missing.": lambda x, W1, b1, W2, b2: _hidden(x, W1, b1, W2) @ W2,
         },
@@ -307,10 +307,11 @@ SHORT_MAP = Exercise(
         CUT: {
             "the map is cut after the softmax, so its rows sum to less than 1.":
                 lambda x, W1, W2: _all_scores(x, W1, W2).softmax(dim=-1)[..., : x.shape[1]],
-            "the scores of the places outside are set to 0, and a score of 0 still gets a share.": _short_zero_scores,
+            "the scores of the positions outside are set to 0, and a score of 0 still gets a share.":
+                _short_zero_scores,
         },
         MAX_LENGTH: {
-            "nothing is cut: the map has a column for places that this sentence does not have.":
+            "nothing is cut: the map has a column for positions that this sentence does not have.":
                 lambda x, W1, W2: _all_scores(x, W1, W2).softmax(dim=-1),
             "it keeps the last columns. Where do sentences start?":
                 lambda x, W1, W2: _all_scores(x, W1, W2)[..., -x.shape[1] :].softmax(dim=-1),
@@ -490,7 +491,7 @@ LAYER_COST = Exercise(
 # - Row i reads token n strongly, weakly or not at all: a coarse limit or a small change misses what is weak.
 # - No row reads one of the tokens.
 # - Rows with an odd i skip the first number of a token.
-# - Token n moves two keys by opposite amounts, one key down or one up, by its place: sums cancel, or signs mislead.
+# - Token n moves two keys by opposite amounts, one key down or one up, by its position: sums cancel, or signs mislead.
 # - One row shifts as a whole, all keys by the same amount: a softmax would hide it. In the others no token moves all.
 # - Below the limit, all other rows depend on all tokens: as by rounding, but the same on every machine.
 

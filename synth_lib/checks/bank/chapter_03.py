@@ -113,9 +113,9 @@ RANDOM_ATTENTION = Exercise(
         },
         SHORTER: {
             "the map is cut after the softmax, so its rows sum to less than 1.": _attention_cut_after,
-            "the scores of the places outside are set to 0, and a score of 0 still gets a share.":
+            "the scores of the positions outside are set to 0, and a score of 0 still gets a share.":
                 _attention_zero_scores,
-            "the queries are not cut: there are as many rows as in R, and the sentences have fewer places.":
+            "the queries are not cut: there are as many rows as in R, and the sentences have fewer positions.":
                 lambda R, value: R[:, :, : value.shape[2]].softmax(dim=-1) @ value,
             "it uses the last rows and columns of R. Where do sentences start?": _attention_last_block,
         },
@@ -163,15 +163,15 @@ RANDOM_ATTENTION = Exercise(
 
 def _shift_inputs(draw):
     length = draw.integer(5, 9)
-    offset = draw.integer(1, length - 3) * (1 if draw.integer(0, 1) else -1)
+    offset = draw.integer(1, length - 3) * draw.in_turn((1, -1))
     return {"length": length, "offset": offset, "error": draw.integer(3, 12) / 100}
 
 
 def _shift_run(answer, length, offset, error):
     """The three maps, so that both directions and the identity are asked for in every trial."""
     maps = []
-    for places in (offset, -offset, 0):
-        scores = answer(length=length, offset=places, error=error)
+    for positions in (offset, -offset, 0):
+        scores = answer(length=length, offset=positions, error=error)
         is_table = isinstance(scores, torch.Tensor) and scores.is_floating_point() and scores.dim() > 0
         maps.append(scores.softmax(dim=-1) if is_table else scores)
     return tuple(maps)
@@ -226,7 +226,7 @@ def _shift_negative_index(length, offset, error):
     return scores
 
 
-def _shift_never_place_0(length, offset, error):
+def _shift_never_position_0(length, offset, error):
     scores = _shift_diagonal(length, offset, error)
     scores[:, 0] = 0
     return scores
@@ -293,11 +293,12 @@ SHIFT_SCORES = Exercise(
             "the other scores are minus infinity: no error is left, and rows without a wanted key are NaN.":
                 _shift_with_infinity,
             "it wraps around: rows whose key would lie outside look at the other end of the sentence.": _shift_rolled,
-            "place 0 is never looked at; it lies inside the sentence.": _shift_never_place_0,
+            "position 0 is never looked at; it lies inside the sentence.": _shift_never_position_0,
             "looking back wraps around: a negative index is the other end of the sentence, not outside of it.":
                 _shift_negative_index,
-            "rows whose key would lie outside look at the last place inside; they should be uniform.": _shift_clamped,
-            "the offset is not used: every place looks at itself.":
+            "rows whose key would lie outside look at the last position inside; they should be uniform.":
+                _shift_clamped,
+            "the offset is not used: every position looks at itself.":
                 lambda length, offset, error: _diagonal(length, 0, _gap(length, error)),
         },
     }),
@@ -318,15 +319,15 @@ def _exact_steps(start, weight, learning_rate, factor):
 
 def _steps_inputs(draw):
     while True:
-        given = {
+        inputs = {
             "start": draw.integer(3, 30) / 100,
             "weight": draw.integer(55, 97) / 100,
             "learning_rate": draw.integer(2, 9) / 1000,
             "factor": draw.integer(3, 12),
         }
-        exact = _exact_steps(**given)
+        exact = _exact_steps(**inputs)
         if 0.15 < exact % 1 < 0.4 and exact > 5:
-            return given
+            return inputs
 
 
 def _steps_formula(start, weight, learning_rate, factor):
@@ -456,8 +457,8 @@ def _state_run(answer, R, fixed):
             "reached by an optimizer": any(parameter is module.R for parameter in trained),
             "no other parameter is trained": all(parameter is module.R for parameter in trained),
         }
-        told = ", ".join(f"{question}: {'yes' if is_so else 'no'}" for question, is_so in state.items())
-        report += [scores.detach(), told]
+        answers = ", ".join(f"{question}: {'yes' if is_so else 'no'}" for question, is_so in state.items())
+        report += [scores.detach(), answers]
     return tuple(report)
 
 

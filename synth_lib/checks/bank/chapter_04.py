@@ -22,7 +22,7 @@ CONSTANT = "What helps: a constant, and a sign"
 
 
 def _index(first, second):
-    """Indices into A and B for each of the places, both stretched as said: "tile" or "repeat"."""
+    """Indices into A and B for each of the positions, both stretched as said: "tile" or "repeat"."""
 
     def stretched(A, B):
         a, b = A.shape[-1], B.shape[-1]
@@ -144,11 +144,11 @@ def _count_in_lists(a, b):
 
 def _values(a, b, start):
     A, B = range(start, a + start), range(start, b + start)
-    places = range(a * b)
+    positions = range(a * b)
     return (
-        len({A[j % a] * B[j % b] for j in places}),
-        len({A[j // b] * B[j // a] for j in places}),
-        len({A[j % a] * B[j // a] for j in places}),
+        len({A[j % a] * B[j % b] for j in positions}),
+        len({A[j // b] * B[j // a] for j in positions}),
+        len({A[j % a] * B[j // a] for j in positions}),
     )
 
 
@@ -172,14 +172,14 @@ COUNT_PRODUCTS = Exercise(
                 lambda a, b: (max(a, b), a + b - gcd(a, b), a * b),
             "two repeats reach more than the longer list has numbers, unless one length divides the other.":
                 lambda a, b: (lcm(a, b), max(a, b), a * b),
-            "for two repeats it counts the numbers of both lists, but some steps fall on the same place.":
+            "for two repeats it counts the numbers of both lists, but some steps fall on the same position.":
                 lambda a, b: (lcm(a, b), a + b, a * b),
-            "for two repeats it forgets that both lists can move on at the same place.":
+            "for two repeats it forgets that both lists can move on at the same position.":
                 lambda a, b: (lcm(a, b), a + b - 1, a * b),
             "the three numbers are right, but tile and repeat stands first.":
                 lambda a, b: (a * b, lcm(a, b), a + b - gcd(a, b)),
-            "only the first a + b places are looked at; a row is longer.": lambda a, b: _pairs(a, b, a + b),
-            "the last place of the row is left out.": lambda a, b: _pairs(a, b, a * b - 1),
+            "only the first a + b positions are looked at; a row is longer.": lambda a, b: _pairs(a, b, a + b),
+            "the last position of the row is left out.": lambda a, b: _pairs(a, b, a * b - 1),
         },
         PICTURE: {
             "tile and repeat is counted like two tiles.": lambda a, b: (lcm(a, b), a + b - gcd(a, b), lcm(a, b)),
@@ -226,11 +226,11 @@ def _hidden(x, W1, b1, WA, pattern=SPLIT):
 
 
 def _from_hidden(hidden, WA, bA, WB, bB, first="tile", second="repeat"):
-    """The scores over all places, from the hidden numbers "batch head query d_head"."""
+    """The scores over all positions, from the hidden numbers "batch head query d_head"."""
     return _stretch(hidden @ WA + bA[:, None], hidden @ WB + bB[:, None], first, second)
 
 
-def _all_places(x, W1, b1, WA, bA, WB, bB, first="tile", second="repeat"):
+def _all_positions(x, W1, b1, WA, bA, WB, bB, first="tile", second="repeat"):
     return _from_hidden(_hidden(x, W1, b1, WA), WA, bA, WB, bB, first, second)
 
 
@@ -265,7 +265,7 @@ def _scores_in_loops(x, W1, b1, WA, bA, WB, bB):
 
 
 def _cut(answer):
-    """The same answer over all places, cut to the length of the sentence."""
+    """The same answer over all positions, cut to the length of the sentence."""
     return lambda x, W1, b1, WA, bA, WB, bB: answer(x, W1, b1, WA, bA, WB, bB)[..., : x.shape[1]]
 
 
@@ -278,12 +278,12 @@ FACTORIZED_SCORES = Exercise(
     inputs=_score_inputs,
     returns="batch head query key",
     properties=(Reads("x", 1, 2, "token"), Reads("x", 0, 0, "sentence"), Reads("WA", 0, 1, "head")),
-    right=(_scores_einsum, _scores_torch, _scores_in_loops, _cut(_all_places)),
+    right=(_scores_einsum, _scores_torch, _scores_in_loops, _cut(_all_positions)),
     wrong=mistakes({
         HEADS: {
-            "nothing is cut: there is a score for places that this sentence does not have.": _all_places,
-            "it keeps the last places. Where do sentences start?":
-                lambda x, W1, b1, WA, bA, WB, bB: _all_places(x, W1, b1, WA, bA, WB, bB)[..., -x.shape[1] :],
+            "nothing is cut: there is a score for positions that this sentence does not have.": _all_positions,
+            "it keeps the last positions. Where do sentences start?":
+                lambda x, W1, b1, WA, bA, WB, bB: _all_positions(x, W1, b1, WA, bA, WB, bB)[..., -x.shape[1] :],
             "the heads are cut out by a reshape alone, so a row of a head is fed by other tokens.":
                 _cut(
                     lambda x, W1, b1, WA, bA, WB, bB: _from_hidden(
@@ -315,13 +315,13 @@ FACTORIZED_SCORES = Exercise(
         },
         LOST: {
             "both lists are tiled. One of them should say each number several times in a row.":
-                _cut(lambda *given: _all_places(*given, first="tile", second="tile")),
+                _cut(lambda *inputs: _all_positions(*inputs, first="tile", second="tile")),
             "both lists are repeated number by number. One of them should be laid again and again as a whole.":
-                _cut(lambda *given: _all_places(*given, first="repeat", second="repeat")),
+                _cut(lambda *inputs: _all_positions(*inputs, first="repeat", second="repeat")),
         },
         PAPER: {
             "the two change places: A is repeated number by number, and B is tiled.":
-                _cut(lambda *given: _all_places(*given, first="repeat", second="tile")),
+                _cut(lambda *inputs: _all_positions(*inputs, first="repeat", second="tile")),
         },
         EQUATIONS: {
             "the two stretched lists are added; equation (6) has a product.":
@@ -333,9 +333,9 @@ FACTORIZED_SCORES = Exercise(
                     )
                 ),
             "W1 is used the wrong way round; here its first axis is the one that goes in.":
-                _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_places(x, W1.T, b1, WA, bA, WB, bB)),
+                _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_positions(x, W1.T, b1, WA, bA, WB, bB)),
             "the scores are divided by the root of d_head, as for the dot product; equation (6) is not.":
-                _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_places(x, W1, b1, WA, bA, WB, bB) / sqrt(WA.shape[1])),
+                _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_positions(x, W1, b1, WA, bA, WB, bB) / sqrt(WA.shape[1])),
             "query and key are swapped: a row should belong to a token that attends.":
                 lambda x, W1, b1, WA, bA, WB, bB: _scores_torch(x, W1, b1, WA, bA, WB, bB).transpose(2, 3),
         },
@@ -361,17 +361,17 @@ FACTORIZED_SCORES = Exercise(
                     )
                 ),
             "there is a second relu, on the scores; they may be negative.":
-                _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_places(x, W1, b1, WA, bA, WB, bB).relu()),
+                _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_positions(x, W1, b1, WA, bA, WB, bB).relu()),
             "the bias of the hidden layer is missing.":
-                _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_places(x, W1, 0 * b1, WA, bA, WB, bB)),
+                _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_positions(x, W1, 0 * b1, WA, bA, WB, bB)),
             "the bias of A is missing.":
-                _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_places(x, W1, b1, WA, 0 * bA, WB, bB)),
+                _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_positions(x, W1, b1, WA, 0 * bA, WB, bB)),
             "the bias of B is missing.":
-                _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_places(x, W1, b1, WA, bA, WB, 0 * bB)),
+                _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_positions(x, W1, b1, WA, bA, WB, 0 * bB)),
             "the biases of A and B are missing.":
-                _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_places(x, W1, b1, WA, 0 * bA, WB, 0 * bB)),
+                _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_positions(x, W1, b1, WA, 0 * bA, WB, 0 * bB)),
             "all biases are missing.":
-                _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_places(x, W1, 0 * b1, WA, 0 * bA, WB, 0 * bB)),
+                _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_positions(x, W1, 0 * b1, WA, 0 * bA, WB, 0 * bB)),
         },
     }),
 )  # fmt: skip
@@ -539,9 +539,9 @@ def _rows_with_zeros(a, b):
     def picture(B, A):
         return torch.outer(B, A)
 
-    def single(*places):
+    def single(*positions):
         result = torch.zeros(b, a)
-        for r, t in places:
+        for r, t in positions:
             result[r, t] = 1
         return result
 
@@ -680,7 +680,7 @@ CAN_BE_MADE = Exercise(
         PAPER: {
             "it finds the rows that only tile A; B may be different from block to block.":
                 lambda scores, a: _all_small(_folded(scores, a).diff(dim=1)),
-            "it finds the rows that only repeat B; A may be different from place to place.":
+            "it finds the rows that only repeat B; A may be different from position to position.":
                 lambda scores, a: _all_small(_folded(scores, a).diff(dim=2)),
         },
         CONSTANT: {

@@ -96,7 +96,7 @@ SHORT_MAPS = Exercise(
                 lambda R1, R2, length: _one_row(R1, R2, length)[:, :, None].expand(-1, -1, length).softmax(dim=-1),
         },
         TWICE: {
-            "only the diagonal of the table is filled: place i meets place i alone.":
+            "only the diagonal of the table is filled: position i meets position i alone.":
                 lambda R1, R2, length: torch.diag_embed(_one_row(R1, R2, length)).softmax(dim=-1),
         },
         EQUATION: {
@@ -131,7 +131,7 @@ SHORT_MAPS = Exercise(
                 lambda R1, R2, length: _table(R1, R2, length).flatten(1).softmax(dim=-1).unflatten(1, (length, length)),
         },
         MATMUL: {
-            "the second factor is reshaped where it should be turned; its numbers land on other places.":
+            "the second factor is reshaped where it should be turned; its numbers land on other positions.":
                 lambda R1, R2, length: (R1[:, :length] @ R2[:, :length].reshape(len(R2), R2.shape[2], length)).softmax(
                     dim=-1
                 ),
@@ -139,14 +139,14 @@ SHORT_MAPS = Exercise(
         HEADS: {
             "the map is cut after the softmax, so its rows sum to less than 1.":
                 lambda R1, R2, length: einsum(R1, R2, TABLE).softmax(dim=-1)[:, :length, :length],
-            "the scores of the places outside are set to 0, and a score of 0 still gets a share.": _maps_zero_scores,
-            "nothing is cut: the map has rows and columns for places that this input does not have.":
+            "the scores of the positions outside are set to 0, and a score of 0 still gets a share.": _maps_zero_scores,
+            "nothing is cut: the map has rows and columns for positions that this input does not have.":
                 lambda R1, R2, length: einsum(R1, R2, TABLE).softmax(dim=-1),
             "only the keys are cut; there are too many queries.":
                 lambda R1, R2, length: einsum(R1, R2[:, :length], TABLE).softmax(dim=-1),
             "only the queries are cut; there are too many keys.":
                 lambda R1, R2, length: einsum(R1[:, :length], R2, TABLE).softmax(dim=-1),
-            "it keeps the last places. Where does an input start?":
+            "it keeps the last positions. Where does an input start?":
                 lambda R1, R2, length: einsum(R1[:, -length:], R2[:, -length:], TABLE).softmax(dim=-1),
             "all heads use the factors of head 0.":
                 lambda R1, R2, length: _maps_einsum(R1[:1].expand_as(R1), R2[:1].expand_as(R2), length),
@@ -202,8 +202,8 @@ def _best_each_head(R, rank):
 def _best_projection(R, rank):
     table = R.double()
     _, vectors = torch.linalg.eigh(table.mT @ table)  # smallest first
-    kept = vectors[..., -rank:]
-    return (table @ kept).float(), kept.float()
+    largest = vectors[..., -rank:]
+    return (table @ largest).float(), largest.float()
 
 
 def _parts(R, rank, left, right):
@@ -215,9 +215,9 @@ def _parts(R, rank, left, right):
 
 def _eigen(R, rank):
     values, vectors = torch.linalg.eigh(R)
-    kept = values.abs().argsort(dim=-1, descending=True)[:, None, :rank].expand(-1, R.shape[1], -1)
-    vectors = vectors.gather(2, kept)
-    return vectors * values[:, None].expand_as(R).gather(2, kept), vectors
+    largest = values.abs().argsort(dim=-1, descending=True)[:, None, :rank].expand(-1, R.shape[1], -1)
+    vectors = vectors.gather(2, largest)
+    return vectors * values[:, None].expand_as(R).gather(2, largest), vectors
 
 
 def _smallest(R, rank):
@@ -352,7 +352,7 @@ LARGEST_RANK = Exercise(
             "this is the smallest rank that costs more than Random.": lambda max_length, head: max_length // 2 + 1,
             "a rank is a whole number, of the type int.": lambda max_length, head: (max_length - 1) / 2,
             "only one of the two factors is counted.": lambda max_length, head: max_length - 1,
-            "a factor is counted as one number a column, but it has a row for each place.":
+            "a factor is counted as one number a column, but it has a row for each position.":
                 lambda max_length, head: (max_length**2 - 1) // 2,
             "the heads are counted for Factorized Random alone; Random has a table in every head.":
                 lambda max_length, head: (max_length - 1) // (2 * head),
@@ -414,15 +414,15 @@ def _shift_rolled(length, shift):
 
 
 def _shift_parabola(length, shift):
-    place = torch.arange(length, dtype=torch.float32)
-    R1 = torch.stack([2 * (place + shift), -torch.ones(length)], dim=1)
-    return 4 * R1, torch.stack([place, place**2], dim=1)
+    position = torch.arange(length, dtype=torch.float32)
+    R1 = torch.stack([2 * (position + shift), -torch.ones(length)], dim=1)
+    return 4 * R1, torch.stack([position, position**2], dim=1)
 
 
 def _shift_in_loops(length, shift):
     R1, R2 = torch.zeros(length, 2), torch.zeros(length, 2)
     for i in range(length):
-        angle = pi * i / length  # half a circle has room for all places too
+        angle = pi * i / length  # half a circle has room for all positions too
         R2[i] = torch.tensor([cos(angle), cos(angle - pi / 2)])
         angle = pi * (i + shift) / length
         R1[i] = 4 / (1 - cos(pi / length)) * torch.tensor([cos(angle), cos(angle - pi / 2)])
@@ -455,13 +455,14 @@ SHIFT_FACTORS = Exercise(
                 lambda length, shift: _shift_circle(length, -shift),
             "it always looks forwards; the sign of the shift is lost.":
                 lambda length, shift: _shift_circle(length, abs(shift)),
-            "it always looks at the place before, whatever the shift.": lambda length, shift: _shift_circle(length, -1),
-            "every place looks at itself: the shift has no effect.": lambda length, shift: _shift_circle(length, 0),
+            "it always looks at the position before, whatever the shift.":
+                lambda length, shift: _shift_circle(length, -1),
+            "every position looks at itself: the shift has no effect.": lambda length, shift: _shift_circle(length, 0),
             "the shift is applied to both factors, with opposite signs, so it counts twice.":
                 lambda length, shift: _shift_circle(length, 2 * shift),
             "the shift is added as it is; it must be turned into an angle first.":
                 lambda length, shift: _circle(_angles(length) + shift, _angles(length), _sharp(length)),
-            "the first and the last place share one point: the circle is divided into one part too few.":
+            "the first and the last position share one point: the circle is divided into one part too few.":
                 _closed_circle,
             "only the product of the cosines is there; the addition formula has a second one.": _cosine_alone,
         },

@@ -671,9 +671,11 @@ def _width_inputs(draw):
     d_model, max_length = sizes["d_model"], sizes["max_length"]
     other = draw.integer(max_length + 1, d_model - 1)
     whole = [_listed(width, d_model, max_length) for width in (other, d_model, max_length)]
-    between = _listed(other, d_model, max_length) + draw.integer(d_model // 2, d_model)
-    place = draw.integer(0, 3)
-    return {"printed": [*whole[:place], between, *whole[place:]], "d_model": d_model, "max_length": max_length}
+    whole_step = _listed(1, d_model, max_length) - _listed(0, d_model, max_length)
+    part = draw.in_turn((0.3, 0.7))  # of a step: rounding goes down and up
+    between = _listed(other, d_model, max_length) + round(part * whole_step)
+    position = draw.integer(0, 3)
+    return {"printed": [*whole[:position], between, *whole[position:]], "d_model": d_model, "max_length": max_length}
 
 
 def _listed(width, d_model, max_length):
@@ -776,7 +778,7 @@ WIDTHS = Exercise(
                 _widths_with(
                     lambda d_model, max_length: d_model**2 + d_model, lambda d_model, max_length: d_model + max_length
                 ),
-            "the bias of the second layer has h numbers; it has one for each place.":
+            "the bias of the second layer has h numbers; it has one for each position.":
                 _widths_with(
                     lambda d_model, max_length: d_model**2 + d_model,
                     lambda d_model, max_length: d_model + 1 + max_length + 1,

@@ -6,7 +6,7 @@ import torch
 from einops import einsum, rearrange
 from torch.nn.functional import gelu
 
-from synth_lib.checks.exercise import Exercise, mistakes
+from synth_lib.checks.exercise import Exercise, mistakes, told_apart
 
 EQUATIONS = "The equations"
 ADD = "Why add?"
@@ -33,10 +33,10 @@ def _block_inputs(draw):
     mixing, first, second = draw.normal(length, length), draw.normal(d_model, d_model), draw.normal(d_model, d_model)
     shifts = draw.normal(2, d_model)
 
-    def norm(place):
+    def norm(number):
         def standard(x):
             centred = x - x.mean(dim=-1, keepdim=True)
-            return centred / (centred.pow(2).mean(dim=-1, keepdim=True) + 1e-5).sqrt() * (place + 1) + shifts[place]
+            return centred / (centred.pow(2).mean(dim=-1, keepdim=True) + 1e-5).sqrt() * (number + 1) + shifts[number]
 
         return standard
 
@@ -173,16 +173,17 @@ def _top_p_inputs(draw):
     sizes = draw.sizes("batch vocab", low=4, high=8)
     while True:
         logits, p = 1.5 * draw.normal(sizes["batch"], sizes["vocab"]), draw.integer(45, 85) / 100
-        running = logits.softmax(dim=-1).sort(dim=-1, descending=True).values.cumsum(dim=-1)
-        kept = (running < p).sum(dim=-1) + 1
-        clear = (running - p).abs().min() > 0.005
-        if clear and 1 in kept and kept.max() >= 3 and kept[0] not in (1, kept.max()) and kept.max() < sizes["vocab"]:
+        ordered = logits.softmax(dim=-1).sort(dim=-1, descending=True).values
+        running = ordered.cumsum(dim=-1)
+        number = (running < p).sum(dim=-1) + 1  # of the words that stay
+        clear, most = (running - p).abs().min() > 0.005, number.max()
+        if clear and 1 in number and most >= 3 and number[0] not in (1, most) and most < sizes["vocab"]:
             return {"logits": logits, "p": p}
 
 
-def _kept(probabilities, allowed):
-    kept = probabilities.masked_fill(~allowed, 0.0)
-    return kept / kept.sum(dim=-1, keepdim=True)
+def _renormalized(probabilities, allowed):
+    rest = probabilities.masked_fill(~allowed, 0.0)
+    return rest / rest.sum(dim=-1, keepdim=True)
 
 
 def _in_order(logits):
@@ -191,8 +192,8 @@ def _in_order(logits):
 
 def _top_p(logits, p):
     ordered, order = _in_order(logits)
-    kept = _kept(ordered, ordered.cumsum(dim=-1) - ordered < p)
-    return torch.zeros_like(kept).scatter(-1, order, kept)
+    rest = _renormalized(ordered, ordered.cumsum(dim=-1) - ordered < p)
+    return torch.zeros_like(rest).scatter(-1, order, rest)
 
 
 def _top_p_smallest(logits, p):
@@ -206,16 +207,16 @@ def _top_p_smallest(logits, p):
 def _top_p_in_loops(logits, p):
     rows = []
     for row in logits.softmax(dim=-1).tolist():
-        total, kept = 0.0, [0.0] * len(row)
-        for place in sorted(range(len(row)), key=lambda place: -row[place]):
+        total, rest = 0.0, [0.0] * len(row)
+        for position in sorted(range(len(row)), key=lambda position: -row[position]):
             if total < p:
-                kept[place] = row[place]
-                total += row[place]
-        rows.append([number / total for number in kept])
+                rest[position] = row[position]
+                total += row[position]
+        rows.append([number / total for number in rest])
     return torch.tensor(rows)
 
 
-def _top_p_with(allow, finish=_kept):
+def _top_p_with(allow, finish=_renormalized):
     """Another rule: allow(ordered, p) says which of the sorted probabilities stay."""
 
     def answer(logits, p):
@@ -239,6 +240,18 @@ def _first_row_for_all(ordered, p):
     return _reached_before(ordered, p)[:1].expand_as(ordered)
 
 
+def _only_the_first(ordered, p):
+    return ordered == ordered[:, :1]
+
+
+def _share_of_the_first(ordered, p):
+    return ordered >= p * ordered[:, :1]
+
+
+def _below_the_rest(ordered, p):
+    return _reached_before(ordered, 1 - p)
+
+
 def _below_but_one(ordered, p):
     allowed = ordered.cumsum(dim=-1) <= p
     allowed[:, 0] = True
@@ -247,19 +260,19 @@ def _below_but_one(ordered, p):
 
 def _mask_not_sorted_back(logits, p):
     ordered, _ = _in_order(logits)
-    return _kept(logits.softmax(dim=-1), _reached_before(ordered, p))
+    return _renormalized(logits.softmax(dim=-1), _reached_before(ordered, p))
 
 
 def _ascending(logits, p):
     probabilities = logits.softmax(dim=-1)
     ordered, order = probabilities.sort(dim=-1)
-    kept = _kept(ordered, _reached_before(ordered, p))
-    return torch.zeros_like(kept).scatter(-1, order, kept)
+    rest = _renormalized(ordered, _reached_before(ordered, p))
+    return torch.zeros_like(rest).scatter(-1, order, rest)
 
 
 def _gathered(logits, p):
     ordered, order = _in_order(logits)
-    return _kept(ordered, _reached_before(ordered, p)).gather(-1, order)
+    return _renormalized(ordered, _reached_before(ordered, p)).gather(-1, order)
 
 
 def _last_row_for_all(logits, p):
@@ -267,34 +280,34 @@ def _last_row_for_all(logits, p):
     return _top_p(logits, p)[-1:].expand_as(logits).clone()
 
 
-def _sorted_back(kept, order):
-    return torch.zeros_like(kept).scatter(-1, order, kept)
+def _sorted_back(rest, order):
+    return torch.zeros_like(rest).scatter(-1, order, rest)
 
 
 def _softmax_along_batch(logits, p):
     ordered, order = logits.softmax(dim=0).sort(dim=-1, descending=True)
-    return _sorted_back(_kept(ordered, _reached_before(ordered, p)), order)
+    return _sorted_back(_renormalized(ordered, _reached_before(ordered, p)), order)
 
 
 def _sum_along_batch(logits, p):
     ordered, order = _in_order(logits)
-    return _sorted_back(_kept(ordered, ordered.cumsum(dim=0) - ordered < p), order)
+    return _sorted_back(_renormalized(ordered, ordered.cumsum(dim=0) - ordered < p), order)
 
 
 def _no_softmax(logits, p):
     ordered, order = logits.sort(dim=-1, descending=True)
-    return _sorted_back(_kept(ordered, _reached_before(ordered, p)), order)
+    return _sorted_back(_renormalized(ordered, _reached_before(ordered, p)), order)
 
 
 def _one_threshold(logits, p):
     ordered, _ = _in_order(logits)
     probabilities = logits.softmax(dim=-1)
-    return _kept(probabilities, probabilities >= ordered[_reached_before(ordered, p)].min())
+    return _renormalized(probabilities, probabilities >= ordered[_reached_before(ordered, p)].min())
 
 
 def _order_of_row_0(logits, p):
     ordered, order = _in_order(logits)
-    return _sorted_back(_kept(ordered, _reached_before(ordered, p)), order[:1].expand_as(order))
+    return _sorted_back(_renormalized(ordered, _reached_before(ordered, p)), order[:1].expand_as(order))
 
 
 def _divided_by(number):
@@ -314,7 +327,19 @@ TOP_P_EXERCISE = Exercise(
     name="top_p_probabilities",
     minutes=15,
     level="medium",
-    inputs=_top_p_inputs,
+    inputs=told_apart(
+        _top_p_inputs,
+        [
+            _top_p,
+            _one_threshold,
+            _ascending,
+            _top_p_with(_below_but_one),
+            _top_p_with(_only_the_first),
+            _top_p_with(_share_of_the_first),
+            _top_p_with(_below_the_rest),
+            lambda logits, p: logits.softmax(dim=-1),
+        ],
+    ),
     returns="batch vocab",
     right=(_top_p, _top_p_smallest, _top_p_in_loops),
     wrong=mistakes({
@@ -328,12 +353,12 @@ TOP_P_EXERCISE = Exercise(
             "each probability alone is compared with 1 - p; it is a sum that has to reach p.":
                 _top_p_with(lambda ordered, p: ordered >= 1 - p),
             "each word is compared with a share of the most likely one; top-p looks at the sum.":
-                _top_p_with(lambda ordered, p: ordered >= p * ordered[:, :1]),
+                _top_p_with(_share_of_the_first),
             "the running sum goes through the words in the order of the vocabulary, not of their probability.":
-                lambda logits, p: _kept(logits.softmax(dim=-1), _reached_before(logits.softmax(dim=-1), p)),
+                lambda logits, p: _renormalized(logits.softmax(dim=-1), _reached_before(logits.softmax(dim=-1), p)),
             "the sum begins with the least likely words.": _ascending,
             "the result is sorted; every word must keep its own column.":
-                lambda logits, p: _kept(ordered := _in_order(logits).values, _reached_before(ordered, p)),
+                lambda logits, p: _renormalized(ordered := _in_order(logits).values, _reached_before(ordered, p)),
             "the mask is in sorted order and the probabilities are not, so it hits the wrong words.":
                 _mask_not_sorted_back,
             "the way back is the way there: the sorted numbers are sorted a second time by the same order.": _gathered,
@@ -357,7 +382,7 @@ TOP_P_EXERCISE = Exercise(
             "the logits themselves are summed and divided; p is about probabilities.": _no_softmax,
             "one smallest probability is used for the whole batch; each row has its own.": _one_threshold,
             "every row is sorted back by the order of row 0.": _order_of_row_0,
-            "the sum is compared with 1 - p.": _top_p_with(lambda ordered, p: ordered.cumsum(dim=-1) - ordered < 1 - p),
+            "the sum is compared with 1 - p.": _top_p_with(_below_the_rest),
             "no word is forbidden: this is the plain softmax.": lambda logits, p: logits.softmax(dim=-1),
             "the last softmax runs along the batch; each row should sum to 1.":
                 lambda logits, p: torch.softmax(logits.masked_fill(_top_p(logits, p) == 0, float("-inf")), dim=0),
@@ -369,8 +394,7 @@ TOP_P_EXERCISE = Exercise(
                 lambda logits, p: torch.softmax(logits.masked_fill(_top_p(logits, p) == 0, 0.0), dim=-1),
         },
         TEMPERATURE: {
-            "only the most likely word stays: this is greedy.":
-                _top_p_with(lambda ordered, p: ordered == ordered[:, :1]),
+            "only the most likely word stays: this is greedy.": _top_p_with(_only_the_first),
             "p divides the logits too, as if it were a temperature.": lambda logits, p: _top_p((logits / p), p),
         },
     }),
@@ -432,7 +456,7 @@ def _step_matmul(token, past, R, W1, W2, G):
 
 
 def _all_scores(token, R, W1, W2, row, bend=torch.relu):
-    """R's row and the row of Dense, for all max_length places."""
+    """R's row and the row of Dense, for all max_length positions."""
     dense = einsum(_heads(bend(token @ W1), len(R)), W2, "batch head d_head, head d_head key -> batch head key")
     return R[:, row] + dense
 
@@ -506,21 +530,21 @@ STEP = Exercise(
                 _not_appended,
             "the newest value is put in front of the others, so every value has moved.": _in_front,
             "the oldest value is thrown away when the newest comes.": _last_overwritten,
-            "the row of R is that of the token before: places are counted from 0.":
+            "the row of R is that of the token before: positions are counted from 0.":
                 _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R, W1, W2, t - 1)),
-            "the row of R is that of the token after: places are counted from 0.":
+            "the row of R is that of the token after: positions are counted from 0.":
                 _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R, W1, W2, t + 1)),
-            "the last row of R is used, which belongs to the last place of the longest text.":
+            "the last row of R is used, which belongs to the last position of the longest text.":
                 _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R, W1, W2, -1)),
-            "row 0 of R is used in every step, as if each token stood at place 0.":
+            "row 0 of R is used in every step, as if each token stood at position 0.":
                 _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R, W1, W2, 0)),
             "a column of R is used instead of a row: rows belong to the token that attends.":
                 _step_with(scores=lambda token, R, W1, W2, t: _all_scores(token, R.transpose(1, 2), W1, W2, t)),
-            "the softmax runs over all places, and what went to places that do not exist yet is lost.":
+            "the softmax runs over all positions, and what went to positions that do not exist yet is lost.":
                 _step_with(weights=lambda scores, t: scores.softmax(dim=-1)[..., : t + 1]),
-            "the last columns are used; the tokens stand at the first places.":
+            "the last columns are used; the tokens stand at the first positions.":
                 _step_with(weights=lambda scores, t: scores[..., -t - 1 :].softmax(dim=-1)),
-            "the columns begin at place 1: places are counted from 0.":
+            "the columns begin at position 1: positions are counted from 0.":
                 _step_with(weights=lambda scores, t: scores[..., 1 : t + 2].softmax(dim=-1)),
             "the softmax is missing: the values are multiplied by scores.":
                 _step_with(weights=lambda scores, t: scores[..., : t + 1]),
@@ -625,12 +649,12 @@ def _span(x, real):
     """From the first real token to the last, holes included."""
     rows = []
     for b in range(len(x)):
-        places = real[b].nonzero().flatten()
-        rows.append(x[b, places[0] : places[-1] + 1].mean(dim=0))
+        positions = real[b].nonzero().flatten()
+        rows.append(x[b, positions[0] : positions[-1] + 1].mean(dim=0))
     return torch.stack(rows)
 
 
-def _place_of(which):
+def _position_of(which):
     return lambda x, real: torch.stack([x[b, real[b].nonzero().flatten()[which]] for b in range(len(x))])
 
 
@@ -660,11 +684,11 @@ POOLED = Exercise(
                 lambda x, real: x.sum(dim=1) / real.sum(dim=1, keepdim=True),
             "every text gets the mean over the whole batch: x[real] has lost the batch axis.":
                 lambda x, real: x[real].mean(dim=0).expand(len(x), -1),
-            "only places that are real in every text are used; each text has its own.":
+            "only positions that are real in every text are used; each text has its own.":
                 lambda x, real: _pooled(x, real.all(dim=0).expand_as(real)),
             "the mask of text 0 is used for all texts.": lambda x, real: _pooled(x, real[:1].expand_as(real)),
-            "only the first real token is returned.": _place_of(0),
-            "only the last real token is returned.": _place_of(-1),
+            "only the first real token is returned.": _position_of(0),
+            "only the last real token is returned.": _position_of(-1),
             "this is the largest real number of each feature, not the mean.":
                 lambda x, real: x.masked_fill(~real[:, :, None], float("-inf")).amax(dim=1),
             "each text is divided by one more than its number of real tokens.":
@@ -775,7 +799,7 @@ JUDGED = Exercise(
                 ],
             "0.6 stands where alpha belongs; it is only what the paper takes.":
                 lambda outputs, length_penalty: _judged(outputs, 0.6),
-            "the scores are sorted; each must stay at the place of its output.":
+            "the scores are sorted; each must stay at the position of its output.":
                 lambda outputs, length_penalty: sorted(_judged(outputs, length_penalty), reverse=True),
         },
         BEAM: {

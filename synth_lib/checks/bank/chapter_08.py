@@ -1,4 +1,4 @@
-"""The exercises of chapter 08: what each S can do. A task is a place to look at, arXiv 2005.00743, Table 1."""
+"""The exercises of chapter 08: what each S can do. A task is a position to look at, arXiv 2005.00743, Table 1."""
 
 from collections import Counter
 from functools import cache
@@ -6,7 +6,7 @@ from functools import cache
 import torch
 from torch.nn.functional import one_hot
 
-from synth_lib.checks.exercise import Exercise, mistakes
+from synth_lib.checks.exercise import Exercise, mistakes, told_apart
 from synth_lib.lab.probes import distance_to
 
 QUESTION = "The question"
@@ -46,16 +46,16 @@ def _table_inputs(draw):
 
 def _solved_by(answer, conditioned_on, trained, task):
     """For each task the names for which the answer says yes: a text for the plain S and one for the mixtures."""
-    found = {}
+    solved = {}
     for one in task:
-        says = {name: answer(conditioned_on[name], trained[name], one) for name in conditioned_on}
-        kinds = {type(said).__name__ for said in says.values()} - {"bool"}
+        verdicts = {name: answer(conditioned_on[name], trained[name], one) for name in conditioned_on}
+        kinds = {type(verdict).__name__ for verdict in verdicts.values()} - {"bool"}
         if kinds:
             raise TypeError(f"the result should be True or False, but is of the type {kinds.pop()}")
         for group, is_mixture in (("plain S", False), ("mixtures", True)):
-            yes = [name for name, said in says.items() if said and (len(conditioned_on[name]) > 1) == is_mixture]
-            found[f"{one}, {group}"] = ", ".join(yes)
-    return found
+            members = [name for name in verdicts if (len(conditioned_on[name]) > 1) == is_mixture]
+            solved[f"{one}, {group}"] = ", ".join(name for name in members if verdicts[name])
+    return solved
 
 
 def _rule(choose=max, needs=None, compare=int.__ge__, look_at_trained=True):
@@ -105,7 +105,7 @@ SOLVES = Exercise(
             "only the last part of a mixture is looked at.": _rule(choose=lambda levels: list(levels)[-1]),
             "each S is allowed its own task alone; whoever reads more can leave unread what is not needed.":
                 _rule(compare=int.__eq__),
-            "the place is held to be known to Random alone; but the token contains its place.":
+            "the position is held to be known to Random alone; but the token contains its position.":
                 lambda conditioned_on, trained, task: (
                     trained
                     and (task != "position" or NOTHING in conditioned_on)
@@ -125,9 +125,9 @@ SOLVES = Exercise(
                 _rule(compare=int.__gt__),
             "the own token is held for enough to find the match, but it tells what to look for, not where.":
                 _rule(needs={"position": 0, "token": 1, "pair": 1}),
-            "the task token is held for a comparison; but the pointer alone names the place.":
+            "the task token is held for a comparison; but the pointer alone names the position.":
                 _rule(needs={"position": 0, "token": 2, "pair": 2}),
-            "Random is held to be unable to reverse; but each of its rows belongs to one place.":
+            "Random is held to be unable to reverse; but each of its rows belongs to one position.":
                 _rule(needs={"position": 1, "token": 1, "pair": 2}),
             "a row that reads nothing is held to know the pointer.":
                 _rule(needs={"position": 0, "token": 0, "pair": 2}),
@@ -149,7 +149,7 @@ def _guess_inputs(draw):
         rows.append([favourite if draw.integer(0, 2) == 0 else draw.integer(0, 6) for _ in range(length)])
     parts = [1] * length
     for _ in range(64 - length):
-        parts[draw.integer(0, draw.integer(0, length - 1))] += 1  # early places are likelier
+        parts[draw.integer(0, draw.integer(0, length - 1))] += 1  # early positions are likelier
     return {"values": torch.tensor(rows), "chance": torch.tensor(parts) / 64}
 
 
@@ -173,13 +173,17 @@ def _guess_in_loops(values, chance):
 
 
 def _guess_by_pairs(values, chance):
-    same = (values[:, :, None] == values[:, None, :]).float()  # which places hold the value of this place
+    same = (values[:, :, None] == values[:, None, :]).float()  # which positions hold the value of this position
     return (same @ chance).amax(dim=1).mean().item()
 
 
 def _most_common_value(values, chance):
-    said = _counts(values).argmax(dim=1, keepdim=True)
-    return _chances(values, chance).gather(1, said).mean().item()
+    guess = _counts(values).argmax(dim=1, keepdim=True)
+    return _chances(values, chance).gather(1, guess).mean().item()
+
+
+def _equal_chance(values, chance):
+    return (_counts(values).amax(dim=1) / values.shape[1]).mean().item()
 
 
 def _guess_of_pair(values, chance):
@@ -193,7 +197,7 @@ COUNTING_GUESS = Exercise(
     name="counting_guess",
     minutes=10,
     level="easy",
-    inputs=_guess_inputs,
+    inputs=told_apart(_guess_inputs, [_guess_in_loops, _guess_of_pair, _equal_chance]),
     returns="a float",
     right=(
         lambda values, chance: _chances(values, chance).amax(dim=1).mean().item(),
@@ -202,25 +206,25 @@ COUNTING_GUESS = Exercise(
     ),
     wrong=mistakes({
         GUESS: {
-            "every place gets the same chance, as for the task token; here the places differ.":
-                lambda values, chance: (_counts(values).amax(dim=1) / values.shape[1]).mean().item(),
-            "this is the guess for the task pair, without the own value; here no place is left out.": _guess_of_pair,
+            "every position gets the same chance, as for the task token; here the positions differ.":
+                _equal_chance,
+            "this is the guess for the task pair, without the own value; here no position is left out.": _guess_of_pair,
             "the counts are divided by 12, the length of the chapter's sentences; and the chances play no part.":
                 lambda values, chance: (_counts(values).amax(dim=1) / 12).mean().item(),
-            "the most common value is said, but a rarer one may stand at likelier places.": _most_common_value,
-            "only the likeliest place counts; other places may hold the same value, and their chances add up.":
+            "the most common value is said, but a rarer one may stand at likelier positions.": _most_common_value,
+            "only the likeliest position counts; other positions may hold the same value, and their chances add up.":
                 lambda values, chance: chance.max().item(),
             "one value is said for the whole batch; each sentence has its own best value.":
                 lambda values, chance: _chances(values, chance).mean(dim=0).max().item(),
-            "this guesser says the value of a random place; the likeliest value is right more often.":
+            "this guesser says the value of a random position; the likeliest value is right more often.":
                 lambda values, chance: _chances(values, chance).square().sum(dim=1).mean().item(),
             "this is the blind guess among all values of the batch; the chances play no part.":
                 lambda values, chance: 1 / len(values.unique()),
             "this is a blind guess among the values that the sentence has; the chances play no part.":
                 lambda values, chance: sum(1 / len(row.unique()) for row in values) / len(values),
-            "the sums are divided by the number of places; sums of chances are shares already.":
+            "the sums are divided by the number of positions; sums of chances are shares already.":
                 lambda values, chance: (_chances(values, chance).amax(dim=1) / values.shape[1]).mean().item(),
-            "these are counts; each place counts with its chance.":
+            "these are counts; each position counts with its chance.":
                 lambda values, chance: _counts(values).amax(dim=1).mean().item(),
             "the largest sum is taken for each value over the sentences; it has to be taken in each sentence.":
                 lambda values, chance: _chances(values, chance).amax(dim=0).mean().item(),
@@ -239,16 +243,17 @@ COUNTING_GUESS = Exercise(
 PERFECT, FAR = 0.03, 0.1  # right answers stay below the first with one score, and far above the second with the other
 
 
-def _checked(places, length):
-    kind = type(places).__name__
-    if not isinstance(places, torch.Tensor):
+def _checked(positions, length):
+    kind = type(positions).__name__
+    if not isinstance(positions, torch.Tensor):
         raise TypeError(f"the result should be a bool tensor (length, length), but is of the type {kind}")
-    if places.dtype != torch.bool or tuple(places.shape) != (length, length):
-        raise ValueError(f"the result should be bool ({length}, {length}), but is {places.dtype} {tuple(places.shape)}")
-    if not places.any(dim=1).all():
-        empty = int((~places.any(dim=1)).nonzero()[0])
-        raise ValueError(f"row {empty} has no True: every row needs a place to look at")
-    return places
+    if positions.dtype != torch.bool or tuple(positions.shape) != (length, length):
+        other = f"{positions.dtype} {tuple(positions.shape)}"
+        raise ValueError(f"the result should be bool ({length}, {length}), but is {other}")
+    if not positions.any(dim=1).all():
+        empty = int((~positions.any(dim=1)).nonzero()[0])
+        raise ValueError(f"row {empty} has no True: every row needs a position to look at")
+    return positions
 
 
 @cache
@@ -258,82 +263,82 @@ def _learned(rows, score, options):
     return "learns it" if distance < PERFECT else "does not learn it" if distance > FAR else "nearly learns it"
 
 
-def _contest(places, able, unable, kinds, possible=False):
+def _contest(positions, able, unable, kinds, possible=False):
     """What both scores make of the map; and if it does not separate them, what kind of map it is.
 
     possible: whether the second score can make the map for certain, even where training does not find it.
     """
-    rows = tuple(map(tuple, places.tolist()))
-    found = {name: _learned(rows, score, options) for name, (score, options) in {**able, **unable}.items()}
+    rows = tuple(map(tuple, positions.tolist()))
+    results = {name: _learned(rows, score, options) for name, (score, options) in {**able, **unable}.items()}
     if possible:
-        found |= {name: "can make it" for name in unable if found[name] != "learns it"}
-    separated = list(found.values()) == ["learns it", "does not learn it"]
+        results |= {name: "can make it" for name in unable if results[name] != "learns it"}
+    separated = list(results.values()) == ["learns it", "does not learn it"]
     kind = "separates them" if separated else next((kind for kind, fits in kinds if fits), "another kind of map")
-    return found | {"your map": kind}
+    return results | {"your map": kind}
 
 
 def _contest_of_table(answer, tile, repeat, length):
-    places = _checked(answer(tile=tile, repeat=repeat, length=length), length)
-    table = places.reshape(length, repeat, tile)
+    positions = _checked(answer(tile=tile, repeat=repeat, length=length), length)
+    table = positions.reshape(length, repeat, tile)
     block = table.any(dim=1)[:, None, :] & table.any(dim=2)[:, :, None]
     full_columns, full_rows = table.all(dim=1), table.all(dim=2)
     cross = full_columns[:, None, :] | full_rows[:, :, None]
     alone = (full_columns.sum(dim=1) == 1) & (full_rows.sum(dim=1) == 1)
-    at_most_two = (places.sum(dim=1) <= 2).all()
+    at_most_two = (positions.sum(dim=1) <= 2).all()
     kinds = (
-        ("all places in every row", bool(places.all())),
-        ("the place of the own number", torch.equal(places, torch.eye(length, dtype=torch.bool))),
-        ("one place, the same in every row", _one_each(places) and _rows_alike(places)),
-        ("the mirrored place", torch.equal(places, torch.eye(length, dtype=torch.bool).flip(0))),
-        ("one place in each row", _one_each(places)),
+        ("all positions in every row", bool(positions.all())),
+        ("the position of the own number", torch.equal(positions, torch.eye(length, dtype=torch.bool))),
+        ("one position, the same in every row", _one_each(positions) and _rows_alike(positions)),
+        ("the mirrored position", torch.equal(positions, torch.eye(length, dtype=torch.bool).flip(0))),
+        ("one position in each row", _one_each(positions)),
         ("one column of the table", torch.equal(table, block) and bool((table.any(dim=1).sum(dim=1) == 1).all())),
         ("one row of the table", torch.equal(table, block) and bool((table.any(dim=2).sum(dim=1) == 1).all())),
         ("a cross in the table", torch.equal(table, cross) and bool(alone.all())),
-        ("at most two places in each row", bool(at_most_two)),
-        ("all places but one", bool((places.sum(dim=1) == length - 1).all())),
-        ("the places up to the own number", torch.equal(places, torch.ones_like(places).tril())),
+        ("at most two positions in each row", bool(at_most_two)),
+        ("all positions but one", bool((positions.sum(dim=1) == length - 1).all())),
+        ("the positions up to the own number", torch.equal(positions, torch.ones_like(positions).tril())),
         ("a block of the table", torch.equal(table, block)),
-        ("every second place", bool((places[:, 2:] == places[:, :-2]).all())),
+        ("every second position", bool((positions[:, 2:] == positions[:, :-2]).all())),
     )
     able = {"Dense": ("dense", ())}
     unable = {"Factorized Dense": ("factorized_dense", (("a", tile), ("b", repeat)))}
-    # Two places are a block, or one is plus times plus and the other minus times minus.
-    return _contest(places, able, unable, kinds, possible=bool(at_most_two))
+    # Two positions are a block, or one is plus times plus and the other minus times minus.
+    return _contest(positions, able, unable, kinds, possible=bool(at_most_two))
 
 
 def _run_dense(answer, tile, repeat, length):
     """On the table and on the turned one: a map that fits one number of columns alone is found out."""
-    found = {}
+    results = {}
     for columns, lines in ((tile, repeat), (repeat, tile)):
-        told = _contest_of_table(answer, columns, lines, length)
-        found |= {f"{name}, with tile {columns}": result for name, result in told.items()}
-    return found
+        contest = _contest_of_table(answer, columns, lines, length)
+        results |= {f"{name}, with tile {columns}": result for name, result in contest.items()}
+    return results
 
 
 def _run_random(answer, length, rank):
-    places = _checked(answer(length=length, rank=rank), length)
+    positions = _checked(answer(length=length, rank=rank), length)
     kinds = (
-        ("all places in every row", bool(places.all())),
-        ("the own place", torch.equal(places, torch.eye(length, dtype=torch.bool))),
-        ("the mirrored place", torch.equal(places, torch.eye(length, dtype=torch.bool).flip(0))),
-        ("the same places in every row", _rows_alike(places)),
-        ("one place in each row", _one_each(places)),
-        ("all places but one", bool((places.sum(dim=1) == length - 1).all())),
-        ("every second place", bool((places[:, 2:] == places[:, :-2]).all())),
-        ("the places up to the own one", torch.equal(places, torch.ones_like(places).tril())),
-        ("at most `rank` different rows", len(places.unique(dim=0)) <= rank),
+        ("all positions in every row", bool(positions.all())),
+        ("the own position", torch.equal(positions, torch.eye(length, dtype=torch.bool))),
+        ("the mirrored position", torch.equal(positions, torch.eye(length, dtype=torch.bool).flip(0))),
+        ("the same positions in every row", _rows_alike(positions)),
+        ("one position in each row", _one_each(positions)),
+        ("all positions but one", bool((positions.sum(dim=1) == length - 1).all())),
+        ("every second position", bool((positions[:, 2:] == positions[:, :-2]).all())),
+        ("the positions up to the own one", torch.equal(positions, torch.ones_like(positions).tril())),
+        ("at most `rank` different rows", len(positions.unique(dim=0)) <= rank),
     )
     able = {"Random": ("random", ())}
     unable = {f"Factorized Random, rank {rank}": ("factorized_random", (("rank", rank),))}
-    return _contest(places, able, unable, kinds)
+    return _contest(positions, able, unable, kinds)
 
 
-def _one_each(places):
-    return bool((places.sum(dim=1) == 1).all())
+def _one_each(positions):
+    return bool((positions.sum(dim=1) == 1).all())
 
 
-def _rows_alike(places):
-    return bool((places == places[:1]).all())
+def _rows_alike(positions):
+    return bool((positions == positions[:1]).all())
 
 
 def _grid(length):
@@ -351,7 +356,7 @@ def _of_grid(function):
     return answer
 
 
-def _of_places(function):
+def _of_positions(function):
     """An answer to 08.4 from function(i, j, length, rank) -> bool."""
 
     def answer(length, rank):
@@ -372,12 +377,12 @@ def _half_at_random(length, rank):
 
 
 def _diagonal_of_the_table(tile, repeat, length):
-    """Three places in different rows and columns, another three for each number."""
-    places = torch.zeros(length, length, dtype=torch.bool)
+    """Three positions in different rows and columns, another three for each number."""
+    positions = torch.zeros(length, length, dtype=torch.bool)
     for n in range(length):
         for k in range(3):
-            places[n, (n // tile + k) % repeat * tile + (n + k) % tile] = True
-    return places
+            positions[n, (n // tile + k) % repeat * tile + (n + k) % tile] = True
+    return positions
 
 
 def _parity_of_common_bits(i, j, length, rank):
@@ -390,7 +395,7 @@ def _shared_diagonal(n, j, tile, repeat):
 
 
 def _sizes_of_table(draw):
-    """One of both is 4: there the example of the chapter, every fourth place, is a column."""
+    """One of both is 4: there the example of the chapter, every fourth position, is a column."""
     while True:
         sizes = draw.sizes("tile repeat", low=3, high=5)
         if 4 in sizes.values():
@@ -410,29 +415,29 @@ FOR_DENSE = Exercise(
     right=(_diagonal_of_the_table, _of_grid(_shared_diagonal), _of_grid(lambda n, j, tile, repeat: _squares(n + j))),
     wrong=mistakes({
         FACTORIZED: {
-            "each number wants one place; one peak in A times one peak in B can make any single place.":
+            "each number wants one position; one peak in A times one peak in B can make any single position.":
                 _of_grid(lambda n, j, tile, repeat: j == n),
-            "this is the reversal: still one place in each row, and a single place is a product of two peaks.":
+            "this is the reversal: still one position in each row, and a single position is a product of two peaks.":
                 _of_grid(lambda n, j, tile, repeat: j == tile * repeat - 1 - n),
-            "all numbers want the same single place; that is easy for both.":
+            "all numbers want the same single position; that is easy for both.":
                 _of_grid(lambda n, j, tile, repeat: (j == 1) & (n >= 0)),
-            "every number wants every place: a uniform map, which all scores can make.":
+            "every number wants every position: a uniform map, which all scores can make.":
                 _of_grid(lambda n, j, tile, repeat: (j >= 0) & (n >= 0)),
-            "the wanted places are one column of the table; a peak in A alone makes it.":
+            "the wanted positions are one column of the table; a peak in A alone makes it.":
                 _of_grid(lambda n, j, tile, repeat: j % tile == n % tile),
-            "each number wants two places; one can be plus times plus and the other minus times minus.":
+            "each number wants two positions; one can be plus times plus and the other minus times minus.":
                 _of_grid(
                     lambda n, j, tile, repeat: (
                         ((j - n) % (tile * repeat) == 0) | ((j - n) % (tile * repeat) == tile + 1)
                     )
                 ),
-            "the wanted places are a cross: one column of the table and one row. A sharp A and a sharp B make it.":
+            "the wanted positions are a cross: one column of the table and one row. A sharp A and a sharp B make it.":
                 _of_grid(lambda n, j, tile, repeat: (j % tile == n % tile) | (j // tile == n // tile)),
-            "this is the example for a table with 3 columns; where tile is 4, these places are one column: use tile.":
+            "this is the example for a table with 3 columns; where tile is 4, they are one column: use tile.":
                 _of_grid(lambda n, j, tile, repeat: (j - n) % 4 == 0),
-            "the wanted places are one row of the table; a peak in B alone makes it.":
+            "the wanted positions are one row of the table; a peak in B alone makes it.":
                 _of_grid(lambda n, j, tile, repeat: j // tile == n // tile),
-            "the wanted places are a block: some columns of the table times some rows, which is a product.":
+            "the wanted positions are a block: some columns of the table times some rows, which is a product.":
                 _of_grid(
                     lambda n, j, tile, repeat: (
                         torch.isin(j % tile, torch.tensor([0, 1]))
@@ -440,7 +445,7 @@ FOR_DENSE = Exercise(
                         & (n >= 0)
                     )
                 ),
-            "every place is wanted but one; one low product makes it.": _of_grid(lambda n, j, tile, repeat: j != n),
+            "every position is wanted but one; one low product makes it.": _of_grid(lambda n, j, tile, repeat: j != n),
         },
     }),
 )  # fmt: skip
@@ -456,28 +461,28 @@ FOR_RANDOM = Exercise(
     run=_run_random,
     trials=2,
     right=(
-        _of_places(_parity_of_common_bits),
+        _of_positions(_parity_of_common_bits),
         _half_at_random,
-        _of_places(lambda i, j, length, rank: _squares(i + j)),
+        _of_positions(lambda i, j, length, rank: _squares(i + j)),
     ),
     wrong=mistakes({
         FACTORIZED: {
-            "each place wants itself: one direction on a circle for each place, and rank 2 can do it.":
-                _of_places(lambda i, j, length, rank: j == i),
-            "this is the reversal: one place in each row, in an order that goes once around the circle.":
-                _of_places(lambda i, j, length, rank: j == length - 1 - i),
+            "each position wants itself: one direction on a circle for each position, and rank 2 can do it.":
+                _of_positions(lambda i, j, length, rank: j == i),
+            "this is the reversal: one position in each row, in an order that goes once around the circle.":
+                _of_positions(lambda i, j, length, rank: j == length - 1 - i),
             "all rows are the same, and one row of scores needs rank 1.":
-                _of_places(lambda i, j, length, rank: (j < 5) & (i >= 0)),
-            "every place wants every place: a uniform map, for which all scores may be 0.":
-                _of_places(lambda i, j, length, rank: (j >= 0) & (i >= 0)),
+                _of_positions(lambda i, j, length, rank: (j < 5) & (i >= 0)),
+            "every position wants every position: a uniform map, for which all scores may be 0.":
+                _of_positions(lambda i, j, length, rank: (j >= 0) & (i >= 0)),
             "the rows are of two kinds, one the opposite of the other; plus and minus are rank 1.":
-                _of_places(lambda i, j, length, rank: (i + j) % 2 == 0),
-            "each row still wants one place, whatever the order: every place can have its direction on a circle.":
-                _of_places(lambda i, j, length, rank: j == (i * 5 + 2) % length),
+                _of_positions(lambda i, j, length, rank: (i + j) % 2 == 0),
+            "each row still wants one position, whatever the order: every position can have its direction on a circle.":
+                _of_positions(lambda i, j, length, rank: j == (i * 5 + 2) % length),
         },
         EXERCISE_MAP: {
-            "every place is wanted but one, so the map is nearly uniform and the distance stays small.":
-                _of_places(lambda i, j, length, rank: j != i),
+            "every position is wanted but one, so the map is nearly uniform and the distance stays small.":
+                _of_positions(lambda i, j, length, rank: j != i),
         },
     }),
 )  # fmt: skip

@@ -206,10 +206,10 @@ def _crossovers(answer, operations_per_second, max_length, **machine):
         "if max_length is just long enough": ask(max_length=own)[0],
     }
     plain, fused = ({"on this machine": result[part], "where bytes are slower": slow[part]} for part in (1, 2))
-    return {where: _told(length) for where, length in first.items()}, plain, fused
+    return {where: _in_words(length) for where, length in first.items()}, plain, fused
 
 
-def _told(first):
+def _in_words(first):
     """In words: a None that is an answer is no forgotten return."""
     try:
         return f"length {index(first)}"
@@ -232,8 +232,8 @@ def _crossover_with(
             memory = unit * item_of(item) * (tokens * length * d_head + maps * length**2) / bytes_per_second
             return together(compute, memory)
 
-        found = [length for length in range(1, max_length + 1) if floor(plain, length) < floor(fused, length)]
-        first = pick(found, max_length) if pick else found[0] if found else none(max_length) if none else None
+        ahead = [length for length in range(1, max_length + 1) if floor(plain, length) < floor(fused, length)]
+        first = pick(ahead, max_length) if pick else ahead[0] if ahead else none(max_length) if none else None
         return first, floor(plain, max_length), floor(fused, max_length)
 
     return answer
@@ -265,8 +265,8 @@ def _crossover_vectors(d_head, item, operations_per_second, bytes_per_second, ma
     product, tokens = 2 * length**2 * d_head / operations_per_second, 12 * item * length * d_head / bytes_per_second
     plain = torch.maximum(6 * product, tokens + 11 * item * length**2 / bytes_per_second)
     fused = torch.maximum(7 * product, tokens)
-    better = (plain < fused).nonzero().flatten().tolist()
-    first = better[0] + 1 if better else None
+    ahead = (plain < fused).nonzero().flatten().tolist()
+    first = ahead[0] + 1 if ahead else None
     return first, 1e6 * plain[-1].item(), 1e6 * fused[-1].item()
 
 
@@ -337,13 +337,13 @@ CROSSOVER = Exercise(
                     *_crossover(max_length=max_length, **machine)[1:],
                 ),
             "the search ends before max_length, which belongs to the lengths that are asked about.":
-                _crossover_with(pick=lambda found, max_length: found[0] if found and found[0] < max_length else None),
+                _crossover_with(pick=lambda ahead, max_length: ahead[0] if ahead and ahead[0] < max_length else None),
             "this is the last length at which the fused form is at least as good, not the first at which it is not.":
-                _crossover_with(pick=lambda found, max_length: max_length - len(found) if found else None),
+                _crossover_with(pick=lambda ahead, max_length: max_length - len(ahead) if ahead else None),
             "this is the last length that was tried: does the loop end when the first one is found?":
-                _crossover_with(pick=lambda found, max_length: found[-1] if found else None),
+                _crossover_with(pick=lambda ahead, max_length: ahead[-1] if ahead else None),
             "this is the first length at which the fused form is the better one; it is asked when the plain one is.":
-                _crossover_with(pick=lambda found, max_length: next(n for n in range(1, max_length) if n not in found)),
+                _crossover_with(pick=lambda ahead, max_length: next(n for n in range(1, max_length) if n not in ahead)),
         },
     }),
 )  # fmt: skip
@@ -536,7 +536,7 @@ FACTORS = Exercise(
             "the mask is missing, and the scores are divided by the root of d_head.":
                 lambda R1, R2, value: _arguments(*_cut(R1, R2, value), value, is_causal=False, scale=None),
             "the mask is the wrong way round: queries attend to themselves and to later keys.": _kernel_backward,
-            "a shorter sentence gets the last rows of the factors; it stands at the first places.":
+            "a shorter sentence gets the last rows of the factors; it stands at the first positions.":
                 _kernel_with(_last_rows),
         },
         DENSE: {
@@ -547,7 +547,7 @@ FACTORS = Exercise(
         },
     }), Mistake(
             lambda R1, R2, value: _arguments(R1, R2, value),
-            "the factors have a row for each of max_length places, the values only for those of the sentence.",
+            "the factors have a row for each of max_length positions, the values only for those of the sentence.",
             EXERCISE_QUERIES,
             error="ValueError: there are",
         )),
@@ -558,7 +558,10 @@ FACTORS = Exercise(
 
 
 def _blocks_inputs(draw):
-    sizes = draw.sizes("batch head d_head size", low=2, high=6)
+    while True:
+        sizes = draw.sizes("batch head d_head size", low=2, high=6)
+        if sizes["size"] > 2:  # in a block of two, one key ahead is all that there is
+            break
     length = sizes["size"] * draw.integer(3, 4) + draw.integer(1, sizes["size"] - 1)
     value = (sizes["batch"], sizes["head"], length, sizes["d_head"])
     return {"scores": draw.normal(sizes["head"], length, length), "value": draw.normal(*value), "size": sizes["size"]}
@@ -579,8 +582,8 @@ def _with_reads(answer, scores, value, size):
     if not isinstance(read, torch.Tensor) or read.shape != each.shape:
         return mixed, None, None
     multiplied = read.isnan().any(dim=3).any(dim=1).mT.contiguous()
-    place = torch.arange(length)
-    amiss = (multiplied & (place >= (place // size + 1)[:, None] * size)).any().item()
+    position = torch.arange(length)
+    amiss = (multiplied & (position >= (position // size + 1)[:, None] * size)).any().item()
     return mixed, multiplied, amiss or counted < 0.9 * 2 * value.numel() * length
 
 
@@ -687,7 +690,7 @@ BLOCKS = Exercise(
                 _blocks_with(lambda start, stop, length: (start, length)),
         },
         EXERCISE_BLOCKS: {
-            "the mask of every block begins at its first key, as if its first query stood at place 0.":
+            "the mask of every block begins at its first key, as if its first query stood at position 0.":
                 _blocks_each(lambda scores, start: _masked(scores)),
             "the softmax runs over all keys, and the later ones are cut off after it: the rows no longer sum to 1.":
                 _blocks_with(_to_its_end, weights=lambda scores: scores.softmax(dim=-1).tril()),

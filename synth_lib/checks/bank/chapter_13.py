@@ -162,24 +162,35 @@ def _orders(draw):
     losses = {
         "oak": [0, 4, 9],
         "elm": [15, 9],  # touches oak: not clear
-        "fir": [12, 41, 13],  # its first loss is below elm's, its highest above those of ash
-        "ash": [30, 26],
+        "fir": [12, 71, 13],  # its first loss is below elm's, its highest above those of ash and yew
+        "ash": [36, 34],
         "yew": [60, 70],
         "gum": [90, 58],  # its lowest loss is below those of yew
         "box": [1],
     }
     losses = {name: [(low + number) / 100 for number in numbers] for name, numbers in losses.items()}
-    names = ["oak", "elm", "fir", "ash", "yew", "gum"]
-    predicted = [names.pop(draw.integer(0, len(names) - 1)) for _ in range(6)]
-    return {"predicted": predicted, "losses": losses}
+    while True:
+        names = ["oak", "elm", "fir", "ash", "yew", "gum"]
+        predicted = [names.pop(draw.integer(0, len(names) - 1)) for _ in range(6)]
+        counts = [_pairs_of(predicted, losses, before) for before in (_below, *ONE_NUMBER.values())]
+        if len(set(counts)) == len(counts):
+            return {"predicted": predicted, "losses": losses}
+
+
+ONE_NUMBER = {  # wrong ways to say that one variant is below another
+    "mean": lambda a, b: sum(a) / len(a) < sum(b) / len(b),
+    "lowest": lambda a, b: min(a) < min(b),
+    "highest": lambda a, b: max(a) < max(b),
+    "first": lambda a, b: a[0] < b[0],
+}
 
 
 def _pairs_of(predicted, losses, before, every=False):
     """Wrong and clear pairs, if before(one, other) says that one is clearly below the other."""
     names = list(losses) if every else predicted
-    places = {name: place for place, name in enumerate(predicted)}
+    positions = {name: position for position, name in enumerate(predicted)}
     clear = [(one, other) for one in names for other in names if one != other and before(losses[one], losses[other])]
-    wrong = [pair for pair in clear if places.get(pair[0], 0) > places.get(pair[1], 0)]
+    wrong = [pair for pair in clear if positions.get(pair[0], 0) > positions.get(pair[1], 0)]
     return len(wrong), len(clear)
 
 
@@ -220,15 +231,15 @@ WRONG_PAIRS = Exercise(
     wrong=mistakes({
         ORDER: {
             "the means are compared, so pairs that overlap are counted too.":
-                lambda predicted, losses: _pairs_of(predicted, losses, lambda a, b: sum(a) / len(a) < sum(b) / len(b)),
+                lambda predicted, losses: _pairs_of(predicted, losses, ONE_NUMBER["mean"]),
             "two variants that have one loss in common count as clear; below means below.":
                 lambda predicted, losses: _pairs_of(predicted, losses, lambda a, b: max(a) <= min(b)),
             "only the lowest loss of each variant is compared, not all seeds.":
-                lambda predicted, losses: _pairs_of(predicted, losses, lambda a, b: min(a) < min(b)),
+                lambda predicted, losses: _pairs_of(predicted, losses, ONE_NUMBER["lowest"]),
             "only the highest loss of each variant is compared, not all seeds.":
-                lambda predicted, losses: _pairs_of(predicted, losses, lambda a, b: max(a) < max(b)),
+                lambda predicted, losses: _pairs_of(predicted, losses, ONE_NUMBER["highest"]),
             "only the first seed is compared.":
-                lambda predicted, losses: _pairs_of(predicted, losses, lambda a, b: a[0] < b[0]),
+                lambda predicted, losses: _pairs_of(predicted, losses, ONE_NUMBER["first"]),
             "names that are not predicted are counted too.":
                 lambda predicted, losses: _pairs_of(predicted, losses, _below, every=True),
             "each pair is counted twice.":
@@ -255,27 +266,27 @@ WRONG_PAIRS = Exercise(
 
 def _two_groups(draw):
     few, many = 3, draw.integer(4, 5)
-    low = [round(1.7 + draw.integer(0, 90) / 1000 + place / 7919, 6) for place in range(few)]
-    high = [round(1.72 + draw.integer(0, 90) / 1000 + place / 6007, 6) for place in range(many)]
-    return {"a": low, "b": high} if draw.integer(0, 1) else {"a": high, "b": low}
+    low = [round(1.7 + draw.integer(0, 90) / 1000 + position / 7919, 6) for position in range(few)]
+    high = [round(1.72 + draw.integer(0, 90) / 1000 + position / 6007, 6) for position in range(many)]
+    return draw.in_turn(({"a": low, "b": high}, {"a": high, "b": low}))
 
 
 def _share(a, b, counts, size=None):
     """The share of ways to deal for which counts(group, rest) holds."""
-    places = range(len(a) + len(b))
+    positions = range(len(a) + len(b))
     pooled = a + b
-    found = [
-        counts([pooled[i] for i in chosen], [pooled[i] for i in places if i not in chosen])
-        for chosen in combinations(places, size or len(a))
+    counted = [
+        counts([pooled[i] for i in chosen], [pooled[i] for i in positions if i not in chosen])
+        for chosen in combinations(positions, size or len(a))
     ]
-    return sum(found) / len(found)
+    return sum(counted) / len(counted)
 
 
 def _by_bits(a, b):
     """All subsets as the bits of a number."""
     pooled, hits, ways = a + b, 0, 0
     for bits in range(2 ** len(pooled)):
-        group = [number for place, number in enumerate(pooled) if bits >> place & 1]
+        group = [number for position, number in enumerate(pooled) if bits >> position & 1]
         if len(group) == len(a):
             ways += 1
             hits += sum(group) / len(group) <= sum(a) / len(a) + 1e-12
@@ -388,28 +399,30 @@ NEEDED = Exercise(
     right=(_needed, _needed_by_halving),
     wrong=mistakes({
         RATE: {
-            "only the one score moves; the others of its row fall as well.": lambda **given: _needed(**given, both=1),
+            "only the one score moves; the others of its row fall as well.": lambda **inputs: _needed(**inputs, both=1),
             "the learning rate is at its peak in every step; it follows the schedule.":
-                lambda **given: _needed(**given, total=len(given["factors"])),
+                lambda **inputs: _needed(**inputs, total=len(inputs["factors"])),
             "the gap forgets how many other keys share the rest of the weight.":
-                lambda **given: _needed(**given, gap=math.log(given["weight"] / (1 - given["weight"]))),
+                lambda **inputs: _needed(**inputs, gap=math.log(inputs["weight"] / (1 - inputs["weight"]))),
             "all keys are counted as others; one of them is the key itself.":
-                lambda **given: _needed(**given, gap=math.log(given["weight"] * given["keys"] / (1 - given["weight"]))),
+                lambda **inputs: _needed(
+                    **inputs, gap=math.log(inputs["weight"] * inputs["keys"] / (1 - inputs["weight"]))
+                ),
             "the gap is not divided by what is left, 1 minus the weight.":
-                lambda **given: _needed(**given, gap=math.log(given["weight"] * (given["keys"] - 1))),
+                lambda **inputs: _needed(**inputs, gap=math.log(inputs["weight"] * (inputs["keys"] - 1))),
             "this is the learning rate of R; asked is its factor on the learning rate.":
-                lambda **given: _needed(**given) * given["learning_rate"],
-            "the fraction is upside down.": lambda **given: 1 / _needed(**given),
-            "the logarithm has base 2; a softmax has base e.": lambda **given: _needed(**given) / math.log(2),
-            "the logarithm has base 10; a softmax has base e.": lambda **given: _needed(**given) / math.log(10),
+                lambda **inputs: _needed(**inputs) * inputs["learning_rate"],
+            "the fraction is upside down.": lambda **inputs: 1 / _needed(**inputs),
+            "the logarithm has base 2; a softmax has base e.": lambda **inputs: _needed(**inputs) / math.log(2),
+            "the logarithm has base 10; a softmax has base e.": lambda **inputs: _needed(**inputs) / math.log(10),
             "this is the factor for getting there in a single step.":
-                lambda **given: _needed(**given, total=max(given["factors"])),
+                lambda **inputs: _needed(**inputs, total=max(inputs["factors"])),
             "the factor is rounded up to a whole number; it need not be whole.":
-                lambda **given: float(math.ceil(_needed(**given))),
+                lambda **inputs: float(math.ceil(_needed(**inputs))),
             "the mean of the schedule counts for one step; all steps add up.":
-                lambda **given: _needed(**given, total=sum(given["factors"]) / len(given["factors"])),
+                lambda **inputs: _needed(**inputs, total=sum(inputs["factors"]) / len(inputs["factors"])),
             "rising and falling together make the gap grow twice as fast, not half as fast.":
-                lambda **given: _needed(**given, both=0.5),
+                lambda **inputs: _needed(**inputs, both=0.5),
         },
     }),
 )  # fmt: skip
@@ -418,13 +431,13 @@ NEEDED = Exercise(
 def _bins(draw):
     count = draw.integer(6, 9)
     parts = [draw.integer(1, 99) for _ in range(count)]
-    edges = [round(0.01 * 1.9**place, 4) for place in range(count - 1)] + [1.0]
-    place = draw.integer(2, count - 3)
-    inside = round((edges[place] + edges[place - 1]) / 2, 4)
+    edges = [round(0.01 * 1.9**position, 4) for position in range(count - 1)] + [1.0]
+    position = draw.integer(2, count - 3)
+    inside = round((edges[position] + edges[position - 1]) / 2, 4)
     return {
         "shares": [part / sum(parts) for part in parts],
         "edges": edges,
-        "threshold": edges[place] if draw.integer(0, 1) else inside,
+        "threshold": draw.in_turn((edges[position], inside)),
     }
 
 
@@ -451,9 +464,9 @@ def _by_search(shares, edges, threshold):
 
 
 def _by_lines(shares, edges, threshold):
-    place = bisect_left(edges, threshold)
-    part = (edges[place] - threshold) / (edges[place] - edges[place - 1])
-    guess = sum(shares[place + 1 :]) + part * shares[place]
+    position = bisect_left(edges, threshold)
+    part = (edges[position] - threshold) / (edges[position] - edges[position - 1])
+    guess = sum(shares[position + 1 :]) + part * shares[position]
     return guess, guess
 
 
@@ -476,15 +489,15 @@ ABOVE = Exercise(
     wrong=mistakes({
         BINS: {
             "the bin that the threshold cuts is left out of both shares.":
-                lambda **given: _between(**given, surely=_surely, possibly=_surely),
+                lambda **inputs: _between(**inputs, surely=_surely, possibly=_surely),
             "the bin that the threshold cuts is counted in both shares.":
-                lambda **given: _between(**given, surely=_possibly, possibly=_possibly),
+                lambda **inputs: _between(**inputs, surely=_possibly, possibly=_possibly),
             "the two shares are swapped: the smallest comes first.":
-                lambda **given: _between(**given, surely=_surely, possibly=_possibly)[::-1],
+                lambda **inputs: _between(**inputs, surely=_surely, possibly=_possibly)[::-1],
             "at a threshold that is an edge, the bin that ends there is counted; none of it is above.":
-                lambda **given: _between(**given, surely=_surely, possibly=lambda low, high, at: high >= at),
+                lambda **inputs: _between(**inputs, surely=_surely, possibly=lambda low, high, at: high >= at),
             "at a threshold that is an edge, the bin that starts there is left out; all of it is above.":
-                lambda **given: _between(**given, surely=lambda low, high, at: low > at, possibly=_possibly),
+                lambda **inputs: _between(**inputs, surely=lambda low, high, at: low > at, possibly=_possibly),
             "these are the shares at or below the threshold.":
                 lambda shares, edges, threshold: tuple(
                     1 - share for share in _between(shares, edges, threshold, _surely, _possibly)

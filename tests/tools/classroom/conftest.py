@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.helpers.homework import LIMITED
+from tests.helpers.homework import limited
 from tools.classroom.grading import grade
 from tools.classroom.student import ForkServer
 
@@ -19,7 +19,8 @@ def server():
 def graded(request, tmp_path):
     """graded(notebook): its Result. A text is written as it is, and graded up to where it is refused."""
 
-    def graded(notebook, course=LIMITED, name="02_dense.ipynb"):
+    def graded(notebook, course=None, name="02_dense.ipynb"):
+        course = course or limited()
         path, is_text = tmp_path / name, isinstance(notebook, str)
         path.write_text(notebook if is_text else json.dumps(notebook), encoding="utf8")
         return grade(None if is_text else request.getfixturevalue("server"), path, course)

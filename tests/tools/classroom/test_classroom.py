@@ -25,7 +25,7 @@ from synth_lib.checks import engine
 from synth_lib.checks.compare import Other, difference, plain_copy
 from synth_lib.checks.exercise import TRIALS, Draw
 from synth_lib.checks.runner import in_this_process
-from tests.helpers.homework import BAD, COURSE, QUICK, can_grade, code, light, notebook, statuses
+from tests.helpers.homework import BAD, COURSE, PATIENT, can_grade, code, light, limited, notebook, statuses
 from tools.build_notebooks import build, cut_solution
 from tools.classroom import assignment, fuzz_grading, protocol, sandbox, submissions
 from tools.classroom import course as courses
@@ -34,6 +34,7 @@ from tools.classroom.grading import grade
 from tools.classroom.student import ForkServer, Student
 
 ROOT = Path(__file__).resolve().parents[3]
+every_chapter = pytest.mark.parametrize("chapter", COURSE.chapters, ids=lambda number: f"chapter_{number}")
 KEYS = [key for chapter in COURSE.chapters.values() for key in chapter.points]
 
 
@@ -139,6 +140,54 @@ def test_a_hand_out_holds_notebooks_library_and_a_readme_with_two_steps(handed_o
     for start in ("## Start on your own machine", "## Start in Colab"):
         steps = [line for line in text.split(start)[1].split("##")[0].splitlines() if line[:2] in ("1.", "2.", "3.")]
         assert [step[:2] for step in steps] == ["1.", "2."]
+
+
+IMPORTS = """
+import ast, os, sys
+import einops, IPython, matplotlib.pyplot, numpy, sacrebleu, sklearn, tokenizers, torch, tqdm
+for folder in sys.argv[1:]:
+    if os.fork() == 0:  # each with its own hand-out on the path, and nothing else of the library
+        try:
+            os.chdir(folder)
+            sys.path[0] = ""
+            for text in open("cells", encoding="utf8").read().split("\\0"):
+                tree = ast.parse(text)
+                for node in ast.walk(tree):
+                    if isinstance(node, (ast.Import, ast.ImportFrom)):
+                        exec(compile(ast.Module([node], []), "cell", "exec"), {})
+            import synth_lib
+            assert os.path.samefile(os.path.dirname(synth_lib.__file__), "synth_lib")
+            from synth_lib import checks
+            for chapter in os.listdir("synth_lib/checks/bank"):
+                if chapter.startswith("chapter_"):
+                    checks.find(chapter[8:10] + ".1")
+            print("imported", flush=True)
+        except BaseException as error:
+            print(folder, repr(error), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_the_hand_out_of_each_chapter_has_what_its_cells_import_and_no_other_wing(tmp_path):
+    plain, wings = [name for name in sys.path if name.endswith("site-packages")], {}
+    for number, chapter in COURSE.chapters.items():
+        folder = tmp_path / number
+        assignment.copy_library(courses.read([number]), folder)
+        cells = [cell.source for cell in assignment.read_source(chapter.path) if cell.cell_type == "code"]
+        readable = [text for text in cells if submissions.problem(text, lambda text: text) is None]
+        (folder / "cells").write_text("\0".join(readable), encoding="utf8")
+        wings[number] = {path.name for path in (folder / "synth_lib").iterdir() if path.is_dir()} - {"checks"}
+        banks = {path.name for path in (folder / "synth_lib" / "checks" / "bank").glob("*.py")}
+        assert banks == {"__init__.py", f"chapter_{number}.py"}
+        assert (folder / "data").exists() == ("text" in wings[number])
+    assert wings["02"] == set() and wings["00"] == {"text"} and wings["08"] == {"lab", "text"}
+    start = f"import sys; sys.path[:0] = ['']; sys.path += {plain!r}\n" + IMPORTS
+    folders = [str(tmp_path / number) for number in COURSE.chapters]
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-S", "-c", start, *folders]
+    done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True)
+    assert done.stdout.split("\n") == ["imported"] * len(folders) + [""], done.stdout + done.stderr
 
 
 def test_a_hand_out_has_blanks_and_the_points_of_classroom_toml(handed_out):
@@ -252,7 +301,7 @@ def test_a_link_is_not_followed(tmp_path):
 
 
 @can_grade
-@pytest.mark.parametrize("chapter", [number for number, chapter in COURSE.chapters.items()])
+@every_chapter
 def test_solutions_get_full_marks_and_blanks_none(graded, chapter):
     """Without the lesson, whose cells the notebook tests run."""
     told = light(chapter)
@@ -285,10 +334,10 @@ def without_line(runner):
 
 
 def sampled(exercise):
-    """Two right answers and three mistakes, others at each commit; all of them where ALL_ANSWERS is set."""
-    if os.environ.get("ALL_ANSWERS"):
+    """Two right answers and three mistakes, others at each commit; all of them where SYNTH_ALL_SEEDS is set."""
+    if os.environ.get("SYNTH_ALL_SEEDS"):
         return [*exercise.right, *(mistake.answer for mistake in exercise.wrong)]
-    draw = random.Random(f"{commit()} {exercise.key}")
+    draw = random.Random(f"{os.environ.get('SYNTH_SEED') or commit()} {exercise.key}")
     mistakes = draw.sample(exercise.wrong, 3 if exercise.trials == TRIALS else 1)  # few where it trains
     return [*draw.sample(exercise.right, 2), *(mistake.answer for mistake in mistakes)]
 
@@ -300,10 +349,10 @@ def commit():
 
 
 @can_grade
-@pytest.mark.parametrize("chapter", COURSE.chapters, ids=lambda number: f"chapter_{number}")
+@every_chapter
 def test_an_answer_gets_the_same_verdict_in_class_as_in_the_notebook(server, chapter):
     """Status, words and small example of answers from the bank, with the seed of grading; right ones are right."""
-    limits = {**QUICK, "seconds_per_cell": 60, "seconds_per_notebook": 3000, "memory_gib": 2.0}
+    limits = {**PATIENT, "seconds_per_notebook": 3000, "memory_gib": 2.0}
     for key in COURSE.chapters[chapter].points:
         exercise = checks.find(key)
         answers = {f"answer_{n}": answer for n, answer in enumerate(sampled(exercise))}
@@ -317,7 +366,7 @@ def test_an_answer_gets_the_same_verdict_in_class_as_in_the_notebook(server, cha
                 here = in_this_process(answer, io.StringIO(), engine.PRINTED)
                 there = functools.partial(student.run_answer, name, 0)
                 verdicts = [
-                    engine.judge(exercise, without_line(one), seed=COURSE.seed, seconds=60) for one in (here, there)
+                    engine.judge(exercise, without_line(one), seed=COURSE.seed, seconds=300) for one in (here, there)
                 ]
                 assert verdicts[0] == verdicts[1] and verdicts[0].shown == verdicts[1].shown, (key, verdicts)
                 assert (verdicts[0].status == "right") == (answer in exercise.right), verdicts[0]
@@ -402,7 +451,7 @@ def test_a_hostile_cell_costs_nobody_else_a_point(graded, kind):
     text, reason = HOSTILE[kind]
     told = light("02")
     told["cells"].insert(1, code(text))
-    result = graded(told)
+    result = graded(told, limited(seconds_per_cell=3) if kind == "never ends" else None)
     assert set(statuses(result)) == {"right"}
     if reason:
         assert reason in result.troubles[0] and "Cell 2 (" in result.troubles[0], result.troubles
@@ -488,8 +537,7 @@ def test_a_bad_answer_gets_its_sentence_and_the_next_is_graded(graded, body, say
 
 @can_grade
 def test_an_answer_that_never_ends_is_stopped(graded):
-    course = dataclasses.replace(COURSE, limits={**QUICK, "seconds_per_exercise": 3})
-    result = graded(light("02", {"02.1": BAD + "while True: pass"}), course)
+    result = graded(light("02", {"02.1": BAD + "while True: pass"}), limited(seconds_per_exercise=3))
     assert "come to an end" in result.verdicts["02.1"][1]
     assert statuses(result) == ["wrong", "right", "right", "right", "right"]
 
@@ -531,6 +579,24 @@ def test_known_mistakes_and_unknown_wrong_answers_are_counted(tmp_path):
     unknown = grading_tool.UNKNOWN
     assert sorted(lines[:3]) == sorted([("02.1", "2", first), ("02.1", "1", second), ("02.1", "1", unknown)])
     assert lines[0][2] == first and lines[3:] == [(f"02.{n}", "0", unknown) for n in (2, 3, 4, 5)]
+
+
+def test_a_mistake_of_one_part_of_a_result_is_counted_once(tmp_path):
+    """As the check says it, so that the two keep together: one slip in one part, another one in the other part."""
+    exercise = checks.find("02.4")
+    arguments = exercise.inputs(Draw(0))
+    right = exercise.right[0](**arguments)
+    by_part = [mistake for mistake in exercise.wrong if mistake.by_part]
+    first, second = (
+        next(one for one in ordered if one.answer(**arguments)[part] != right[part])
+        for part, ordered in enumerate((by_part, by_part[::-1]))
+    )
+    verdict = checks.check("02.4", lambda **given: (first.answer(**given)[0], second.answer(**given)[1]))
+    results = [{"verdicts": {"02.4": [verdict.status, verdict.message, ""]}}]
+    grading_tool.write_diagnoses(results, courses.read(["02"]), tmp_path / "grades.csv")
+    counts = {row["diagnosis"]: row["wrong answers"] for row in diagnoses_of(tmp_path / "grades.csv")}
+    assert counts[first.diagnosis] == counts[second.diagnosis] == "1", (counts, verdict)
+    assert counts[grading_tool.UNKNOWN] == "0"
 
 
 @can_grade
