@@ -92,7 +92,18 @@ class LanguageModelTask:
         }  # fmt: skip
 
 
-class TranslationTask:
+class _Padded:
+    """What translation and classification share: `splits`, of examples that differ in length."""
+
+    def _make_splits(self, splits):
+        self.splits = splits
+        self.valid, self.test = ([batch for _, batch in splits[split].in_order(256)] for split in ("valid", "test"))
+
+    def batches(self, size):
+        return self.splits["train"].batches(size)
+
+
+class TranslationTask(_Padded):
     """From English to German, made by the grammar or taken from interface texts, or to French."""
 
     unit = "nats per token"
@@ -101,10 +112,7 @@ class TranslationTask:
         self.sentences = grammar.sentences(**options) if language == "grammar" else None
         corpus = grammar.grammar_corpus(self.sentences) if self.sentences else corpora.translation(language, **options)
         self.tokenizer, self.texts = corpus.tokenizer, corpus.texts
-        self.splits = {split: self._examples(pairs, device) for split, pairs in corpus.splits.items()}
-        self.valid, self.test = (
-            [batch for _, batch in self.splits[split].in_order(256)] for split in ("valid", "test")
-        )
+        self._make_splits({split: self._examples(pairs, device) for split, pairs in corpus.splits.items()})
         if not self.sentences:
             self.record_maps = None
 
@@ -117,9 +125,6 @@ class TranslationTask:
 
     def build(self, **sizes):
         return EncoderDecoder(self.tokenizer.vocab, **sizes)
-
-    def batches(self, size):
-        return self.splits["train"].batches(size)
 
     def loss(self, model, source, source_lengths, inputs, targets):
         """Nats per token; in training with label smoothing, as in the paper."""
@@ -167,7 +172,7 @@ class TranslationTask:
         return histograms, names | {where: as_permille(layers[-1][:1]) for where, layers in maps.items()}
 
 
-class ClassificationTask:
+class ClassificationTask(_Padded):
     """The class of a dictionary definition; pairs: whether two of them are of one class."""
 
     unit, count, record_maps = "nats per text", None, None
@@ -175,20 +180,15 @@ class ClassificationTask:
     def __init__(self, device, pairs, **options):
         corpus = corpora.sentence_pairs(**options) if pairs else corpora.classification(**options)
         self.vocab, self.classes = corpus.tokenizer.vocab, 2 if pairs else len(corpora.GLOSS_CLASSES)
-        self.splits = {}
+        splits = {}
         for split, examples in corpus.splits.items():
             tokens, lengths, labels = corpora.classification_batch(examples, corpus.tokenizer)
             columns = [(tokens, lengths), (lengths, None), (labels, None)]
-            self.splits[split] = Examples(columns, lengths[:, None], device)
-        self.valid, self.test = (
-            [batch for _, batch in self.splits[split].in_order(256)] for split in ("valid", "test")
-        )
+            splits[split] = Examples(columns, lengths[:, None], device)
+        self._make_splits(splits)
 
     def build(self, **sizes):
         return Classifier(self.vocab, self.classes, **sizes)
-
-    def batches(self, size):
-        return self.splits["train"].batches(size)
 
     @staticmethod
     def loss(model, tokens, lengths, labels):

@@ -45,18 +45,6 @@ def print_attention(suite, rows):
         for other in ("plain", "plainest"):
             slower = found.get((f"{score}, {other}", row["length"], row["causal"]))
             ratios.append(f"{slower['ms'] / row['ms']:.2f}" if slower and way in ("", "plain") and way != other else "")
-        print(
-            line(
-                row["form"],
-                row["length"],
-                "yes" if row["causal"] else "",
-                f"{row['ms']:.3f}",
-                f"{row['low']:.3f}-{row['high']:.3f}",
-                row.get("faster_than_sdpa", ""),
-                *ratios,
-                row.get("launches", ""),
-                f"{row['peak_bytes'] / 2**20:.1f}",
-                row.get("peak_to_sdpa", ""),
-            )
-        )
-
+        times = f"{row['ms']:.3f}", f"{row['low']:.3f}-{row['high']:.3f}", row.get("faster_than_sdpa", "")
+        memory = row.get("launches", ""), f"{row['peak_bytes'] / 2**20:.1f}", row.get("peak_to_sdpa", "")
+        print(line(row["form"], row["length"], "yes" if row["causal"] else "", *times, *ratios, *memory))
