@@ -96,9 +96,10 @@ def do_missing(runs, record, function, *, name_of, summary, device, workers=1, m
         return (time.perf_counter() - started) / 60
 
     def guess(run):
-        """The minutes of a run: those of the longest of its task, or of any task."""
+        """The minutes of a run: those of the longest of its question and task, of its task, or of any task."""
         done = [other for other in record.runs if "seconds" in other]
         alike = [other for other in done if other["task"] == run["task"]] or done
+        alike = [other for other in alike if other.get("question") == run.get("question")] or alike
         return max((other["seconds"] for other in alike), default=0.0) / 60
 
     def fits(run):
@@ -202,11 +203,14 @@ def run_suite(name, out, *, device="auto", minutes=None, workers=1, log=print):
         log: gets the progress, a line at a time.
 
     Raises:
-        ValueError: `out` holds another suite, other settings, or what another device gave.
+        ValueError: `out` holds another suite, other settings, or what another device gave; or torchrun is asked for
+            a suite whose runs follow from those of all processes.
     """
     chosen, out = suite(name), Path(out)
     rank, processes = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     device = choose_device(device)
+    if chosen.stages and processes > 1:
+        raise ValueError(f"suite {name} chooses runs by the results of others: use workers (--workers), not torchrun")
     if device.type == "cuda" and processes > 1:
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     header = {"suite": name, "device": provenance(device)["device"], "histogram_edges": EDGES, "tasks": chosen.tasks}
@@ -217,10 +221,17 @@ def run_suite(name, out, *, device="auto", minutes=None, workers=1, log=print):
         for run in Record(share, header, log).runs:
             if record.find(run) is None:
                 record.append(run)
-    errors = do_missing(
-        runs, record, partial(_run_of_suite, tasks=chosen.tasks, device=device),
-        name_of=title, summary=_summary, device=device, workers=workers, minutes=minutes, log=log,
-    )  # fmt: skip
+    all_runs, errors, started = [], {}, time.perf_counter()
+    for stage in (lambda recorded: runs, *chosen.stages):
+        stage_runs = stage(record.runs)
+        all_runs += stage_runs
+        passed = (time.perf_counter() - started) / 60
+        errors |= do_missing(
+            stage_runs, record, partial(_run_of_suite, tasks=chosen.tasks, device=device),
+            name_of=title, summary=_summary, device=device, workers=workers,
+            minutes=None if minutes is None else max(0.0, minutes - passed), log=log,
+        )  # fmt: skip
+    runs = all_runs
     found = [record.find(run) for run in runs]
     return header | {
         "date": max((run["date"] for run in found if run), default=None),

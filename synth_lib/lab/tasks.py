@@ -15,6 +15,7 @@ from synth_lib.lab.suites import WITH_MAPS, settings_of
 from synth_lib.lab.train import autocast_on, evaluating, mean_loss, next_token_loss, train
 from synth_lib.models import Classifier, EncoderDecoder, LanguageModel
 from synth_lib.text import corpora, grammar
+from synth_lib.text.baselines import ngram_loss
 
 
 @cache
@@ -34,21 +35,28 @@ def make_task(name, device, **options):
 
 class LanguageModelTask:
     """The next token of a text. corpus: as for `corpora.shakespeare`. train_on: "train", or "train and valid" for what
-    is chosen already and told from the split test alone."""
+    is chosen already and told from the split test alone. windows: how many of a split are measured, or "all".
+    curve_windows: how many of them the curve is measured on, by default the same."""
 
     unit, count, loss = "nats per token", None, staticmethod(next_token_loss)
 
-    def __init__(self, device, windows, length, tokens="characters", corpus="shakespeare", train_on="train"):
+    def __init__(
+        self, device, windows, length, tokens="characters", corpus="shakespeare", train_on="train", curve_windows=None
+    ):
         if train_on not in ("train", "train and valid"):
             raise ValueError(f"train_on must be 'train' or 'train and valid', not {train_on!r}")
         self.tokenizer, splits = corpora.shakespeare(tokens, corpus=corpus)
         self.length = length
         self.text = torch.cat([splits[split] for split in train_on.split(" and ")]).to(device)
-        self.windows = {
-            split: [part.to(device) for part in corpora.evaluation_windows(splits[split], length, windows)]
-            for split in ("valid", "test")
-        }
+
+        def evaluation_windows(split, count):
+            count = (len(splits[split]) - 1) // length if count == "all" else count
+            return [part.to(device) for part in corpora.evaluation_windows(splits[split], length, count)]
+
+        self.windows = {split: evaluation_windows(split, windows) for split in ("valid", "test")}
+        self.windows["curve"] = evaluation_windows("valid", curve_windows or windows)
         self.valid, self.test = self.cut("valid", 1), self.cut("test", 1)
+        self.curve = self.cut("curve", 1) if curve_windows else self.valid
 
     def build(self, **sizes):
         return LanguageModel(self.tokenizer.vocab, **sizes)
@@ -65,6 +73,14 @@ class LanguageModelTask:
         """The loss when the windows are read whole, and when they are cut into 2, 4 and 8: the same targets."""
         losses = {self.length // n: mean_loss(model, self.loss, self.cut("valid", n)) for n in (1, 2, 4, 8)}
         return {"loss_at_length": {str(length): round(loss, 5) for length, loss in losses.items()}}
+
+    def count_ngrams(self, order):
+        """The losses of an n-gram model of the training text on the windows that a model is measured on."""
+        losses = {}
+        for name, split in (("loss", "valid"), ("test_loss", "test")):
+            windows = [part.cpu() for part in self.windows[split]]
+            losses[name] = round(ngram_loss(self.text.cpu(), *windows, order, self.tokenizer.vocab), 5)
+        return losses
 
     def record_maps(self, model):
         inputs, _ = self.windows["valid"]
@@ -265,7 +281,8 @@ def as_permille(weights):
 def run_experiment(run, task_settings, device):
     """Do one run -> what is recorded of it, a dictionary that JSON can hold: the run itself, and its results.
 
-    A loss that is not finite makes it a failed run; what is recorded then is the problem.
+    A loss that is not finite makes it a failed run; what is recorded then is the problem. A tuning run is measured on
+    validation texts alone. The variant "3-gram" counts instead of training.
     """
     sizes, settings = settings_of(run, task_settings)
     options = task_settings["data"]
@@ -273,6 +290,10 @@ def run_experiment(run, task_settings, device):
         options = options | {"length": sizes["max_length"]}
     task = make_task(run["task"], device, **options)
     started = time.perf_counter()
+    if run["variant"].endswith("-gram"):
+        metrics = task.count_ngrams(int(run["variant"].removesuffix("-gram")))
+        seconds = round(time.perf_counter() - started, 2)
+        return run | {"status": "finished", "unit": task.unit, "metrics": metrics, "seconds": seconds}
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     torch.manual_seed(settings.seed)
@@ -282,7 +303,8 @@ def run_experiment(run, task_settings, device):
             layer.kernel = "plain"  # what is compared is each S in plain code; chapter 11 has its fast kernels
     scores = [module.score for module in model.modules() if type(module) is Attention]
     result = run | {"parameters": _parameters(model), "parameters_of_S": sum(map(_parameters, scores))}
-    with_maps = task.record_maps and run["question"] == "order" and run["seed"] == 0 and run["variant"] in WITH_MAPS
+    first = (run["question"], run["seed"]) in (("order", 0), ("final", 1))
+    with_maps = task.record_maps and first and run["variant"] in WITH_MAPS
     measured = partial(_measured, model, autocast_on(device, settings.precision))
     if with_maps:
         result["histograms_at_start"], _ = measured(task.record_maps)
@@ -293,21 +315,27 @@ def run_experiment(run, task_settings, device):
         tokens_of_step[step] = sum(tensor.numel() for tensor in inputs if tensor.ndim == 2)
         return *inputs, targets
 
+    curve = getattr(task, "curve", task.valid)
     try:
         record = train(
-            model, get_counted_batch, task.valid, settings, config={}, loss=task.loss, unit=task.unit,
+            model, get_counted_batch, curve, settings, config={}, loss=task.loss, unit=task.unit,
             count=task.count, device=device, progress=False,
         )  # fmt: skip
     except FloatingPointError as problem:
         return result | {"status": "failed", "problem": str(problem)}
     peak = torch.cuda.max_memory_allocated(device) / 1e6 if device.type == "cuda" else None
-    test_loss = measured(lambda model: mean_loss(model, task.loss, task.test, task.count))
-    losses = {"loss": round(record["final_loss"], 5), "test_loss": round(test_loss, 5)}
+
+    def loss_on(batches):
+        return round(measured(lambda model: mean_loss(model, task.loss, batches, task.count)), 5)
+
+    metrics = {"loss": round(record["final_loss"], 5) if curve is task.valid else loss_on(task.valid)}
+    if run["question"] != "tuning":
+        metrics |= {"test_loss": loss_on(task.test)} | measured(task.measure)
     result |= {
         "status": "finished",
         "unit": task.unit,
         "curve": [[point["step"], round(point["loss"], 5)] for point in record["curve"]],
-        "metrics": losses | measured(task.measure),
+        "metrics": metrics,
         "mixture_weights": [_rounded(score.weights) for score in scores if hasattr(score, "weights")],
         "peak_megabytes": peak and round(peak, 1),
     }

@@ -223,7 +223,7 @@ def test_tiny_shakespeare_is_split_as_its_published_numbers_are():
     """nanoGPT: characters 0 to int(0.9 * n) to train on, the others to measure on; 1,003,854 and 111,540 of them."""
     text = lzma.decompress((DATA / "tinyshakespeare.txt.xz").read_bytes()).decode()
     train, valid, test = (load_text(split, corpus="tinyshakespeare") for split in SPLITS)
-    assert train + valid == text[:1_003_854] and test == text[1_003_854:] and len(test) == 111_540
+    assert valid + train == text[:1_003_854] and test == text[1_003_854:] and len(test) == 111_540
     assert len(valid) == pytest.approx(0.05 * 1_003_854, abs=1)
     tokenizer, splits = shakespeare(corpus="tinyshakespeare")
     assert tokenizer.vocab == 65 and tokenizer.decode(splits["test"]) == test
