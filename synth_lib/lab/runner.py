@@ -151,7 +151,7 @@ def run_parallel(runs, function, workers, fits=lambda run: True):
                 try:
                     result = connection.recv()
                     idle.append((connection, process))
-                except EOFError:
+                except (EOFError, ConnectionResetError):
                     process.join()
                     result = f"its process ended with exit status {process.exitcode}"
                 yield run, result
@@ -221,12 +221,12 @@ def run_suite(name, out, *, device="auto", minutes=None, workers=1, log=print):
         runs, record, partial(_run_of_suite, tasks=chosen.tasks, device=device),
         name_of=title, summary=_summary, device=device, workers=workers, minutes=minutes, log=log,
     )  # fmt: skip
-    found = [record.find(run) for run in runs]
+    entries = [record.find(run) for run in runs]
     return header | {
-        "date": max((run["date"] for run in found if run), default=None),
-        "missing": [title(run) for run, entry in zip(runs, found, strict=True) if entry is None],
+        "date": max((run["date"] for run in entries if run), default=None),
+        "missing": [title(run) for run, entry in zip(runs, entries, strict=True) if entry is None],
         "errors": errors,
-        "runs": [entry for entry in found if entry],
+        "runs": [entry for entry in entries if entry],
     }  # fmt: skip
 
 
