@@ -86,19 +86,19 @@ TRAIN_OPTIONS = {
 def main(arguments=None):
     """Do what the arguments say -> the exit status."""
     parser, commands = _parsers()
-    given = vars(parser.parse_args(arguments))
-    command = given.pop("command")
+    options = vars(parser.parse_args(arguments))
+    command = options.pop("command")
     if command is None:
         parser.print_help()
         return 2
     try:
-        return {"train": _train, "suite": _suite, "probes": _probes, "bench": _bench}[command](given)
+        return {"train": _train, "suite": _suite, "probes": _probes, "bench": _bench}[command](options)
     except (corpora.CorpusError, OSError, TypeError, ValueError) as problem:
         commands[command].error(str(problem))
 
 
 def _parsers():
-    """The parser of the whole command line, and {command: its own parser}. What is not given is in no result."""
+    """The parser of the whole command line, and {command: its own}. Options that were left out are in no result."""
     parser = argparse.ArgumentParser("python -m synth_lib.lab", description="Train models, many runs, probes; time S.")
     below = parser.add_subparsers(dest="command", metavar="train | suite | probes | bench")
     commands = {}
@@ -147,19 +147,20 @@ def _parsers():
     return parser, commands
 
 
-def _train(given):
+def _train(chosen):
     defaults = {name: default for options in TRAIN_OPTIONS.values() for name, (default, _) in options.items()}
-    options = defaults | {"no_bias": False, "resume": False, "quiet": False} | given
-    if options["tokens"] == "characters" and "vocab" in given:
+    options = defaults | {"no_bias": False, "resume": False, "quiet": False} | chosen
+    if options["tokens"] == "characters" and "vocab" in chosen:
         raise ValueError("--vocab is for --tokens byte_pairs alone: the characters are those of the text")
-    settings = Settings(**{setting.name: given[setting.name] for setting in fields(Settings) if setting.name in given})
+    names = {setting.name for setting in fields(Settings)}
+    settings = Settings(**{name: value for name, value in chosen.items() if name in names})
     sizes = {name: options[name] for name in SIZES} | ({"bias": False} if options["no_bias"] else {})
     if "," in sizes["score"]:
         sizes["score"] = [name.strip() for name in sizes["score"].split(",")]
     with torch.device("meta"):
         rates = {group["lr"] for group in parameter_groups(LanguageModel(2, **sizes), 1.0, 0.0, 2.0)}
     for name in ("r_learning_rate_factor", "r_weight_decay"):
-        if name in given and 2.0 not in rates:
+        if name in chosen and 2.0 not in rates:
             raise ValueError(f"--{name} is for scores with a learned table, which {options['score']} has not")
     folder = Path(options["folder"])
     tokenizer, splits = corpora.shakespeare(options["tokens"], options["vocab"], options["corpus"])
@@ -183,20 +184,20 @@ def _train(given):
     return 0
 
 
-def _checked(given, names, kind):
+def _checked(options, names, kind):
     """The options of `suite` and `probes`, with their defaults."""
-    name = given.pop("name")
+    name = options.pop("name")
     if name not in names:
         raise ValueError(f"{kind} must be one of {', '.join(names)}, not {name!r}")
     for option in ("workers", "seeds"):
-        check_whole_number(option, given.get(option, 1))
-    if "minutes" in given:
-        check_number("minutes", given["minutes"])
-    return name, given.pop("out", Path(f"runs/{name}.jsonl")), given
+        check_whole_number(option, options.get(option, 1))
+    if "minutes" in options:
+        check_number("minutes", options["minutes"])
+    return name, options.pop("out", Path(f"runs/{name}.jsonl")), options
 
 
-def _suite(given):
-    name, out, options = _checked(given, SUITES, "suite")
+def _suite(options):
+    name, out, options = _checked(options, SUITES, "suite")
     try:
         record = run_suite(name, out, **options)
     except KeyboardInterrupt:
@@ -208,8 +209,8 @@ def _suite(given):
     return 1 if errors else 0
 
 
-def _probes(given):
-    name, out, options = _checked(given, STUDIES, "study")
+def _probes(options):
+    name, out, options = _checked(options, STUDIES, "study")
     try:
         _, errors = run_study(name, range(options.pop("seeds", 3)), out, **options)
     except KeyboardInterrupt:
@@ -218,21 +219,21 @@ def _probes(given):
     return 1 if errors else 0
 
 
-def _bench(given):
-    name, only, out = given["name"], given.get("only"), given.get("out")
+def _bench(options):
+    name, only, out = options["name"], options.get("only"), options.get("out")
     if name not in (*bench.SHARES, "compile", "all"):
         raise ValueError(f"the suite must be one of {', '.join([*bench.SHARES, 'compile', 'all'])}, not {name!r}")
     unused = {"check": ("rounds", "tiny"), "decode": ("rounds",), "compile": ("rounds",)}.get(name, ())
     for option in unused:
-        if option in given:
+        if option in options:
             raise ValueError(f"--{option} is not for {name}: it would change nothing")
-    check_whole_number("rounds", given.get("rounds", 1))
-    minutes = given.get("minutes", 5)
+    check_whole_number("rounds", options.get("rounds", 1))
+    minutes = options.get("minutes", 5)
     check_number("minutes", minutes)
     if minutes == 0:
         raise ValueError("minutes is 0, but must be above 0")
-    device = given.get("device", "cuda" if torch.cuda.is_available() else "cpu")
-    run = bench.Bench(device, minutes, out, bench.TINY if "tiny" in given else None, given.get("rounds"))
+    device = options.get("device", "cuda" if torch.cuda.is_available() else "cpu")
+    run = bench.Bench(device, minutes, out, bench.TINY if "tiny" in options else None, options.get("rounds"))
     bench.refuse_wrong_names(run, name, only)
     if out and out.is_file():
         raise ValueError(f"--out is {out}, which holds a record already: name a new file")

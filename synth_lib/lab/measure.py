@@ -38,8 +38,8 @@ def times(steps, *, rounds=9, seconds=None, device="cpu"):
     Raises:
         ValueError: rounds is less than 1.
     """
-    found = measurements(steps, rounds=rounds, seconds=seconds, device=device)
-    return {name: spread(some) for name, some in found.items()}
+    measured = measurements(steps, rounds=rounds, seconds=seconds, device=device)
+    return {name: spread(milliseconds) for name, milliseconds in measured.items()}
 
 
 def measurements(steps, *, rounds=9, seconds=None, device="cpu"):
@@ -78,9 +78,11 @@ def _milliseconds(step, calls, device, waits=False):
     return 1000 * (clock() - before) / calls
 
 
-def spread(some):
+def spread(milliseconds):
     """The median and the quartiles of a list of milliseconds: {"ms", "low", "high"}."""
-    low, middle, high = statistics.quantiles(some, n=4, method="inclusive") if len(some) > 1 else some * 3
+    if len(milliseconds) == 1:
+        milliseconds = milliseconds * 2
+    low, middle, high = statistics.quantiles(milliseconds, n=4, method="inclusive")
     return {"ms": round(middle, 4), "low": round(low, 4), "high": round(high, 4)}
 
 
@@ -122,12 +124,12 @@ def peak_bytes(step, device="cpu"):
 @contextmanager
 def _quiet_profiler():
     """A `with` block in which torch's profiler does not write a line at every start and stop."""
-    given = "KINETO_LOG_LEVEL" in os.environ
+    is_set = "KINETO_LOG_LEVEL" in os.environ
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     try:
         yield
     finally:
-        if not given:
+        if not is_set:
             os.environ.pop("KINETO_LOG_LEVEL", None)
 
 
@@ -142,10 +144,10 @@ def machine(device="cpu", dtype=torch.float32):
     source = torch.randn(size // 4, device=device)
     target = torch.empty_like(source)
     left, right = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
-    found = times({"copy": lambda: target.copy_(source), "product": lambda: left @ right}, device=device)
+    taken = times({"copy": lambda: target.copy_(source), "product": lambda: left @ right}, device=device)
     return {
-        "copy_bytes_per_second": 2 * size / found["copy"]["ms"] * 1000,
-        "product_operations_per_second": 2 * side**3 / found["product"]["ms"] * 1000,
+        "copy_bytes_per_second": 2 * size / taken["copy"]["ms"] * 1000,
+        "product_operations_per_second": 2 * side**3 / taken["product"]["ms"] * 1000,
     }
 
 

@@ -23,14 +23,14 @@ from synth_lib.lab.train import schedule, table_parameters
 from synth_lib.models import Block
 from synth_lib.scores import make_score
 
-# --- look-up: output the value at the right place ---
+# --- look-up: output the value at the right position ---
 
 
 def sentences(count, length, vocab, generator, numbers=None):
     """Tokens of three parts: -> (value, pointer, key), whole numbers, each "batch length".
 
-    value: 0 .. vocab - 1. key: no two of a sentence are equal. pointer: the key of another place, every other place
-    with the same chance. Keys and pointers are 0 .. numbers - 1; by default there are as many numbers as places.
+    value: 0 .. vocab - 1. key: no two of a sentence are equal. pointer: the key of another position, each with the
+    same chance. Keys and pointers are 0 .. numbers - 1; by default there are as many numbers as positions.
     """
     value = torch.randint(vocab, (count, length), generator=generator)
     key = torch.rand(count, numbers or length, generator=generator).argsort(dim=1)[:, :length]
@@ -39,10 +39,10 @@ def sentences(count, length, vocab, generator, numbers=None):
     return value, key.gather(1, other), key
 
 
-def right_place(task, pointer, key):
+def right_position(task, pointer, key):
     """Where the answer of each token stands, "batch length". pointer, key: "batch length".
 
-    "position": at length - 1 - i. "token": at the place that is my pointer. "pair": where the key equals my pointer.
+    "position": at length - 1 - i. "token": at the position that is my pointer. "pair": where the key is my pointer.
     """
     if task == "position":
         return torch.arange(key.shape[1]).flip(0).expand(key.shape)
@@ -52,11 +52,11 @@ def right_place(task, pointer, key):
 
 
 def look_up(count, generator, *, task, length, vocab, numbers=None):
-    """The value at the right place, for every token."""
+    """The value at the right position, for every token."""
     value, pointer, key = sentences(count, length, vocab, generator, numbers)
-    if task == "token":  # with more numbers than places, a key is not always a place
+    if task == "token":  # with more numbers than positions, a key is not always a position
         pointer = torch.randint(length, pointer.shape, generator=generator)
-    return (value, pointer, key), value.gather(1, right_place(task, pointer, key))
+    return (value, pointer, key), value.gather(1, right_position(task, pointer, key))
 
 
 # --- other probes, on tokens of one part ---
@@ -69,13 +69,13 @@ def copying(count, generator, *, length, vocab):
 
 
 def reversing(count, generator, *, length, vocab):
-    """The token at the mirrored place."""
+    """The token at the mirrored position."""
     tokens = torch.randint(vocab, (count, length), generator=generator)
     return (tokens,), tokens.flip(1)
 
 
 def sorting(count, generator, *, length, vocab):
-    """At place i the i-th smallest token."""
+    """At position i the i-th smallest token."""
     tokens = torch.randint(vocab, (count, length), generator=generator)
     return (tokens,), tokens.sort(dim=1).values
 
@@ -87,7 +87,7 @@ def counting(count, generator, *, length, vocab):
 
 
 def induction(count, generator, *, length, vocab):
-    """The last token has occurred before; what followed it then? All others differ. Asked at the last place alone."""
+    """The last token has occurred before; what followed it then? All others differ. Asked at the last position."""
     tokens = torch.rand(count, vocab, generator=generator).argsort(dim=1)[:, :length]
     before = torch.randint(length - 2, (count, 1), generator=generator)
     tokens[:, -1:] = tokens.gather(1, before)
@@ -104,7 +104,7 @@ def halves(count, generator, *, length, vocab, order):
 
     A token is a key with a value. Both halves have the same keys and the same values. In a true sentence (1) each
     key has its value in both; in a false one (0) the values of the second half have moved on by some keys, so no claim
-    is true. order: "same" keys at the same places of both halves, or "any".
+    is true. order: "same" keys at the same positions of both halves, or "any".
     """
     half = length // 2
     key = torch.rand(count, half, generator=generator).argsort(dim=1)
@@ -144,7 +144,7 @@ class Stack(nn.Module):
         sizes: how many different numbers each part of a token can be.
         label: how many answers there are.
         d_model, layer, max_length, score: as in `models.LanguageModel`; here no token is hidden from another.
-        pooled: one answer a sentence, read from the mean over its places.
+        pooled: one answer a sentence, read from the mean over its positions.
     """
 
     def __init__(self, sizes, label, d_model, layer, max_length, score, *, pooled=False):
@@ -200,8 +200,8 @@ def train_side_by_side(models, draws, seeds, *, steps, batch=32, learning_rate=0
         return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=-1)
 
     def hand_back():
-        for place, model in enumerate(models):
-            state = {name: numbers[place] for name, numbers in (stacked | buffers).items()}
+        for number, model in enumerate(models):
+            state = {name: stack[number] for name, stack in (stacked | buffers).items()}
             model.load_state_dict(state)
 
     for step in range(steps):
@@ -220,27 +220,27 @@ def train_side_by_side(models, draws, seeds, *, steps, batch=32, learning_rate=0
 
 
 @torch.no_grad()
-def accuracy(model, draw, count=1000, places=slice(None)):
+def accuracy(model, draw, count=1000, positions=slice(None)):
     """The share of right answers in `count` sentences that no training sees, a float.
 
-    places: a slice, if only some places of the sentence count.
+    positions: a slice, if only some positions of the sentence count.
     """
     parts, targets = draw(count, torch.Generator().manual_seed(2**31))
     right = model(*parts).argmax(dim=-1) == targets
     if targets.ndim == 2:
-        right, targets = right[:, places], targets[:, places]
+        right, targets = right[:, positions], targets[:, positions]
     return right[targets >= 0].float().mean().item()
 
 
 def distance_to(wanted, score, *, starts=4, steps=150, seed=0, **options):
     """Train S alone to make a wanted map: how far from it does it stay? A float, 0 (perfect) to 1.
 
-    Row n of the map belongs to the token n, or to the place n for a score that reads no token. The distance of two
-    rows is the weight that stands at wrong places; the result is its mean over the rows, for the best of `starts`
+    Row n of the map belongs to the token n, or to the position n for a score that reads no token. The distance of two
+    rows is the weight that stands at wrong positions; the result is its mean over the rows, for the best of `starts`
     starts. They are the heads of one score: heads share nothing.
 
     Args:
-        wanted: bool "length length"; the places that are True get the same weight each, and each row has one.
+        wanted: bool "length length"; the positions that are True get the same weight each, and each row has one.
         score, options: as for `scores.make_score`.
     """
     length, d_head = len(wanted), 16
@@ -332,8 +332,8 @@ def run(job):
         longer = partial(TASKS[job["task"]], length=longest, **sizes)
         old, new = slice(job["length"]), slice(job["length"], None)
         result["longer"] = {
-            "places seen": [round(accuracy(model, longer, places=old), 4) for model in models],
-            "places never seen": [round(accuracy(model, longer, places=new), 4) for model in models],
+            "positions seen": [round(accuracy(model, longer, positions=old), 4) for model in models],
+            "positions never seen": [round(accuracy(model, longer, positions=new), 4) for model in models],
         }
     return result | {"seconds": round(time.perf_counter() - started, 1), "threads": torch.get_num_threads()}
 

@@ -152,7 +152,7 @@ def run_parallel(runs, function, workers, fits=lambda run: True):
                 try:
                     result = connection.recv()
                     idle.append((connection, process))
-                except EOFError:
+                except (EOFError, ConnectionResetError):
                     process.join()
                     result = f"its process ended with exit status {process.exitcode}"
                 yield run, result
@@ -232,12 +232,12 @@ def run_suite(name, out, *, device="auto", minutes=None, workers=1, log=print):
             minutes=None if minutes is None else max(0.0, minutes - passed), log=log,
         )  # fmt: skip
     runs = all_runs
-    found = [record.find(run) for run in runs]
+    entries = [record.find(run) for run in runs]
     return header | {
-        "date": max((run["date"] for run in found if run), default=None),
-        "missing": [title(run) for run, entry in zip(runs, found, strict=True) if entry is None],
+        "date": max((run["date"] for run in entries if run), default=None),
+        "missing": [title(run) for run, entry in zip(runs, entries, strict=True) if entry is None],
         "errors": errors,
-        "runs": [entry for entry in found if entry],
+        "runs": [entry for entry in entries if entry],
     }  # fmt: skip
 
 

@@ -56,8 +56,8 @@ def load_text(split, folder=DATA, corpus="shakespeare"):
     """The text of one split, "train", "valid" or "test", of the corpus "shakespeare" or "tinyshakespeare".
 
     "shakespeare" is split by whole works. Of "tinyshakespeare" the split "test" is the last tenth, on which nanoGPT's
-    published losses are measured (it calls that part validation). Its training text is "valid", the first 5 % of it, and
-    then "train": choose rates on "valid". (Not the last 5 %: they belong to the play with which "test" begins, and
+    published losses are measured (it calls that part validation). Its training text is "valid", the first 5 % of it,
+    and then "train": choose rates on "valid". (Not the last 5 %: they belong to the play with which "test" begins, and
     without them counting five characters loses 0.2 nats on "test".)
 
     Raises CorpusError if the file is missing, cannot be decompressed, or has another checksum than it should;

@@ -175,7 +175,7 @@ def test_accuracy_counts_asked_places_alone():
         return (targets,), torch.tensor([3, 0])
 
     assert probes.accuracy(Sayer(answers), places) == pytest.approx(2 / 3)
-    assert probes.accuracy(Sayer(answers), places, places=slice(2, None)) == 0
+    assert probes.accuracy(Sayer(answers), places, positions=slice(2, None)) == 0
     assert probes.accuracy(Sayer(torch.tensor([3, 1])), whole) == 0.5
 
 

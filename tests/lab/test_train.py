@@ -490,7 +490,7 @@ def test_ctrl_c_after_a_nan_keeps_the_last_good_checkpoint(tmp_path, monkeypatch
         return next_token_loss(model, inputs, targets) * (float("nan") if sum(steps) == 8 else 1.0)
 
     steps = []
-    with pytest.raises(FloatingPointError, match="the loss is nan and the norm of its gradient nan after step 8"):
+    with pytest.raises((FloatingPointError, KeyboardInterrupt), match="the loss is nan and .* nan after step 8"):
         run(folder=tmp_path, loss=loss, read_every_step=False)
     saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     assert saved["run"]["step"] == 5 and all(value.isfinite().all() for value in saved["model"].values())

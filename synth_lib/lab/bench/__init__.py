@@ -73,7 +73,7 @@ class Bench:
     """
 
     def __init__(self, device, minutes, out=None, sizes=None, rounds=None):
-        self.device = usable(device)
+        self.device = check_device(device)
         self.cuda = self.device.type == "cuda"
         if self.device.index is not None and self.cuda:
             torch.cuda.set_device(self.device)  # what is said to be on "cuda" is on this card
@@ -122,11 +122,11 @@ class Bench:
             self.record["skipped"].append(what)
             return None
         try:
-            with warnings.catch_warnings(record=True) as heard:
+            with warnings.catch_warnings(record=True) as raised:
                 warnings.simplefilter("always")
                 made = make()
-            told = {str(warning.message) for warning in heard if "FlexAttention" in str(warning.message)}
-            self.record["failed"] += [{"what": what, "error": message} for message in sorted(told)]
+            messages = {str(warning.message) for warning in raised if "FlexAttention" in str(warning.message)}
+            self.record["failed"] += [{"what": what, "error": message} for message in sorted(messages)]
             return made
         except Exception as error:  # whatever a kernel or a compiler raises, the other forms are timed
             message = f"{type(error).__name__}: {error}"
@@ -140,21 +140,21 @@ class Bench:
     def times(self, steps, rounds=None):
         """As `measure.times`, and how many "rounds" were run."""
         seconds = max(0, self.seconds_left())
-        found = measure.measurements(steps, rounds=rounds or self.rounds, seconds=seconds, device=self.device)
-        return {name: measure.spread(some) | {"rounds": len(some)} for name, some in found.items()}
+        measured = measure.measurements(steps, rounds=rounds or self.rounds, seconds=seconds, device=self.device)
+        return {name: measure.spread(times) | {"rounds": len(times)} for name, times in measured.items()}
 
 
-def usable(device):
+def check_device(device):
     """The torch.device of this name, if it can be measured here, or a ValueError that says why not."""
     try:
-        found = torch.device(device)
+        usable = torch.device(device)
     except RuntimeError:
-        found = None
-    if found is None or found.type not in ("cpu", "cuda"):
+        usable = None
+    if usable is None or usable.type not in ("cpu", "cuda"):
         raise ValueError(f"The device is {device}, but has to be cpu, cuda, or one card, such as cuda:1.")
-    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+    if usable.type == "cuda" and (usable.index or 0) >= torch.cuda.device_count():
         raise ValueError(f"The device is {device}, but torch finds {torch.cuda.device_count()} CUDA devices here.")
-    return found
+    return usable
 
 
 def exit_status(record):
@@ -194,14 +194,14 @@ def measure_attention(bench, suite, make, group, sizes, causal):
     groups = make(**sizes, causal=causal, device=bench.device, dtype=bench.dtype)
     if not groups[group]:
         return
-    said = f"length {sizes['length']}" + ", causal" * causal
+    sizes_name = f"length {sizes['length']}" + ", causal" * causal
     steps, counted = {}, {}
     for form, build in {"sdpa": groups["first"]["sdpa"], **groups[group]}.items():
         ready = partial(count, bench, build, group == "compiled" and form != "sdpa")
-        found = bench.attempt(f"{suite} {form}, {said}", ready, seconds=20 if group == "compiled" else 3)
-        if found:
-            steps[form], counted[form] = found
-    times = bench.attempt(f"times of {suite}, {group}, {said}", partial(bench.times, steps), seconds=1)
+        result = bench.attempt(f"{suite} {form}, {sizes_name}", ready, seconds=20 if group == "compiled" else 3)
+        if result:
+            steps[form], counted[form] = result
+    times = bench.attempt(f"times of {suite}, {group}, {sizes_name}", partial(bench.times, steps), seconds=1)
     rows = bench.record.setdefault(suite, [])
     for form in times or {}:
         if form == "sdpa" and group != "first":
@@ -242,9 +242,9 @@ def train(bench):
     for score in scores:
         compiled = is_compiled(score, sizes["length"], bench.device)
         ready = partial(count, bench, partial(training_step, bench, score, tokens, **sizes), compiled)
-        found = bench.attempt(f"train {score}", ready, seconds=20 if compiled else 5)
-        if found:
-            steps[score], counted[score] = found
+        result = bench.attempt(f"train {score}", ready, seconds=20 if compiled else 5)
+        if result:
+            steps[score], counted[score] = result
     times = bench.times(steps)
     rows = bench.record.setdefault("train", [])
     for score in steps:
@@ -282,9 +282,9 @@ def decode(bench, rounds=3):
     sizes = bench.sizes["decode"]
     writers, counted, seconds = {}, {}, 0
     for score in all_scores():
-        found = bench.attempt(f"decode {score}", partial(writer, bench, score, **sizes), seconds=3)
-        if found:
-            writers[score], counted[score], one_token = found
+        result = bench.attempt(f"decode {score}", partial(writer, bench, score, **sizes), seconds=3)
+        if result:
+            writers[score], counted[score], one_token = result
             seconds += one_token
     calls = rounds + 3  # two to warm up, and one to spare
     written = int(bench.seconds_left() / (calls * max(seconds, 1e-6)))
@@ -419,14 +419,14 @@ def gather(bench, options, out, process, until):
         status = None
     else:
         status = process.returncode
-    found = json.loads(out.read_text(encoding="utf8")) if out.exists() else {"failed": [], "skipped": []}
+    result = json.loads(out.read_text(encoding="utf8")) if out.exists() else {"failed": [], "skipped": []}
     for kind in ("failed", "skipped"):
-        bench.record[kind] += found[kind]
-    crashed = status not in (None, exit_status(found))
+        bench.record[kind] += result[kind]
+    crashed = status not in (None, exit_status(result))
     if crashed:
         bench.record["failed"].append({"what": " ".join(options), "error": f"ended with {status}"})
     if "check" in options:
         counted = bench.checked()
-        for kind, number in found.get("check", {}).items():
+        for kind, number in result.get("check", {}).items():
             counted[kind] += number
         counted["failed"] += crashed

@@ -26,10 +26,9 @@ def print_tables(record):
         counted = record["check"]
         print(f"check: {counted['cases']} cases, {counted['wrong']} wrong, {counted['failed']} failed")
     for kind in ("failed", "skipped"):
-        some = record[kind]
-        if some:
-            print(f"{kind}: {len(some)}")
-        for entry in some[:20]:
+        if record[kind]:
+            print(f"{kind}: {len(record[kind])}")
+        for entry in record[kind][:20]:
             print(f"  {entry if isinstance(entry, str) else entry['what'] + ': ' + entry['error'][:150]}")
 
 
@@ -38,12 +37,12 @@ def print_attention(suite, rows):
     if rows:
         against = "/ sdpa", "/ plain", "/ plainest"
         print(line(suite, "length", "causal", "ms", "quartiles", *against, "launches", "peak MiB", "/ sdpa"))
-    found = {(row["form"], row["length"], row["causal"]): row for row in rows}
+    row_of = {(row["form"], row["length"], row["causal"]): row for row in rows}
     for row in rows:
         score, way = (row["form"].replace("sdpa", "dot_product") + ", ").split(", ")[:2]
         ratios = []
         for other in ("plain", "plainest"):
-            slower = found.get((f"{score}, {other}", row["length"], row["causal"]))
+            slower = row_of.get((f"{score}, {other}", row["length"], row["causal"]))
             ratios.append(f"{slower['ms'] / row['ms']:.2f}" if slower and way in ("", "plain") and way != other else "")
         times = f"{row['ms']:.3f}", f"{row['low']:.3f}-{row['high']:.3f}", row.get("faster_than_sdpa", "")
         memory = row.get("launches", ""), f"{row['peak_bytes'] / 2**20:.1f}", row.get("peak_to_sdpa", "")
