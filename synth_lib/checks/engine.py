@@ -209,11 +209,9 @@ class _Answer:
                 message = f"Your code has not come to an end after {self.seconds} seconds, and was stopped{line}."
                 message += " Does every loop end? A while needs something that changes in each round."
                 return f"{message}{_sizes(arguments)}"
-            case "error":
-                known = next((mistake for mistake in self.exercise.wrong if _raises(mistake, outcome)), None)
-                known = f" {_sentence([known.diagnosis], [known.section])}" if known else ""
-                return f"Your code stops{line} {_with(outcome.text)}{_sizes(arguments)}{known}"
-        raise ValueError(f"an outcome does not end with {outcome.end!r}")
+        known = next((mistake for mistake in self.exercise.wrong if _raises(mistake, outcome)), None)
+        known = f" {_sentence([known.diagnosis], [known.section])}" if known else ""
+        return f"Your code stops{line} {_with(outcome.text)}{_sizes(arguments)}{known}"
 
 
 def _beside(outcomes, most):

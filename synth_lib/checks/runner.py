@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from synth_lib.checks import guard
 from synth_lib.checks.compare import copy_of, difference, kind_of, plain_copy
 
+ENDS = ("result", "no function", "arguments", "blank", "error", "time", "busy", "library", "settings", "inputs")
+
 
 @dataclass
 class Outcome:
     """What one call of an answer came to.
 
     Attributes:
-        end: "result"; or why there is none: "no function", "arguments" (it does not take them), "blank", "error",
-            "time" (it was stopped), "busy" (so was the check, outside of the answer), or what it did beside its task:
-            "library", "settings", "inputs" (changed).
+        end: one of ENDS. "result"; or why there is none: it does not take the "arguments", it was stopped ("time"), the
+            check around it was ("busy"), or it called the "library", or changed "settings" of torch or its "inputs".
         result: tensors, numbers, texts, and lists, tuples and dicts of these.
         text: "TypeName: message" of an error; of what is no function, what it is.
         bases: of an error, the names of its classes.

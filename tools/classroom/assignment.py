@@ -42,13 +42,34 @@ def notebook(chapter, solved, repository=None, ref=None):
 
 
 def copy_library(course, folder):
-    """synth_lib with the exercises of these chapters alone, and the texts that its notebooks read."""
-    target = folder / "synth_lib"
-    shutil.copytree(ROOT / "synth_lib", target, ignore=shutil.ignore_patterns("__pycache__", "chapter_*.py"))
-    for number in course.chapters:
-        name = f"checks/bank/chapter_{number}.py"
-        shutil.copy(ROOT / "synth_lib" / name, target / name)
-    shutil.copytree(ROOT / "data", folder / "data", ignore=shutil.ignore_patterns("__pycache__"))
+    """The subject, the checks with the exercises of these chapters alone, and the wings that the chapters import."""
+    source, target = ROOT / "synth_lib", folder / "synth_lib"
+    wings = wings_of(course)
+    skipped = shutil.ignore_patterns("__pycache__", "chapter_*.py")
+    for name in ("checks", *wings):
+        shutil.copytree(source / name, target / name, ignore=skipped)
+    for path in [*source.glob("*.py"), *banks(course)]:
+        shutil.copy(path, target / path.relative_to(source))
+    if "text" in wings:
+        shutil.copytree(ROOT / "data", folder / "data", ignore=skipped)
+
+
+def banks(course):
+    return [ROOT / "synth_lib" / "checks" / "bank" / f"chapter_{number}.py" for number in course.chapters]
+
+
+def wings_of(course):
+    """Of "text" and "lab" those that the chapters' cells import, or their exercises, or what these import."""
+    cells = [cell.source for chapter in course.chapters.values() for cell in read_source(chapter.path)]
+    waiting, wings = cells + [path.read_text(encoding="utf8") for path in banks(course)], set()
+    while waiting:
+        lines = [line for line in waiting.pop().splitlines() if re.match(r"[^#]*\bimport", line)]
+        new = {wing for line in lines for wing in re.findall(r"\bsynth_lib(?:\.| import )(text|lab)\b", line)} - wings
+        wings |= new
+        waiting += [
+            path.read_text(encoding="utf8") for wing in new for path in (ROOT / "synth_lib" / wing).rglob("*.py")
+        ]
+    return sorted(wings)
 
 
 def requirements(course):
@@ -64,8 +85,8 @@ def named_before(course):
     """The chapters that a chapter names under "Before you start" and that are not handed out."""
     named = set()
     for chapter in course.chapters.values():
-        told = re.search(r"\*\*Before you start:\*\*(.*?)(?=\n- \*\*|\Z)", read_source(chapter.path)[0].source, re.S)
-        named |= set(re.findall(r"\((\d\d)_\w+\.ipynb\)", told[1])) if told else set()
+        start = re.search(r"\*\*Before you start:\*\*(.*?)(?=\n- \*\*|\Z)", read_source(chapter.path)[0].source, re.S)
+        named |= set(re.findall(r"\((\d\d)_\w+\.ipynb\)", start[1])) if start else set()
     return sorted(named - course.chapters.keys())
 
 
@@ -177,8 +198,8 @@ def main():
     except courses.CourseError as error:
         return courses.fail(error)
     if named := named_before(course):
-        told = f"chapter{'s' * (len(named) > 1)} {', '.join(named)}"
-        print(f'Named under "Before you start", but not in the folder: {told}. Give students what they do not know.')
+        numbers = f"chapter{'s' * (len(named) > 1)} {', '.join(named)}"
+        print(f'Named under "Before you start", but not in the folder: {numbers}. Give students what they do not know.')
     if options.nbgrader:
         print(f"{options.out}: a course for nbgrader. Keep it to yourself: source/ holds the solutions.")
     else:

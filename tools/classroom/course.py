@@ -86,32 +86,32 @@ def read(chosen=None, file=FILE, folder=NOTEBOOKS / "src"):
         CourseError: a chapter is unknown, or classroom.toml does not name exactly its exercises.
     """
     try:
-        told = tomllib.loads(Path(file).read_text(encoding="utf8"))
+        table = tomllib.loads(Path(file).read_text(encoding="utf8"))
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise CourseError(f"{Path(file).name} cannot be read: {error}") from None
-    grading, partial = told.pop("grading", {}), told.pop("partial", {})
+    grading, partial = table.pop("grading", {}), table.pop("partial", {})
     lacking = [name for name in ("seed", *LIMITS) if not isinstance(grading.get(name), (int, float))]
     if lacking:
         raise CourseError(f"{Path(file).name}: [grading] needs a number for {lacking[0]}.")
     known = sources(folder)
     chapters = {}
-    for number in chosen or sorted(told):
+    for number in chosen or sorted(table):
         if number not in known:
             raise CourseError(f"there is no chapter {number}; there are {', '.join(known)}.")
-        chapters[number] = _chapter(number, known[number], told.get(number), Path(file).name)
+        chapters[number] = _chapter(number, known[number], table.get(number), Path(file).name)
     limits = {name: grading[name] for name in LIMITS}
     _check_partial(partial, chapters, Path(file).name)
     return Course(chapters, grading["seed"], limits, partial)
 
 
-def _chapter(number, path, told, file):
+def _chapter(number, path, table, file):
     title, in_source, names, lesson = read_chapter(path)
-    if told is None:
+    if table is None:
         lines = "\n".join(f'"{key}" = {points}' for key, points in in_source.items())
         raise CourseError(
             f'{file} says nothing of chapter {number}. Add, for instance:\n\n[{number}]\ndue = ""\n{lines}'
         )
-    points = {key: value for key, value in told.items() if key not in ("due", "not_run")}
+    points = {key: value for key, value in table.items() if key not in ("due", "not_run")}
     if points.keys() != in_source.keys():
         missing, extra = sorted(in_source.keys() - points.keys()), sorted(points.keys() - in_source.keys())
         wrong = f'add "{missing[0]}" = {in_source[missing[0]]}' if missing else f'there is no exercise "{extra[0]}"'
@@ -120,13 +120,13 @@ def _chapter(number, path, told, file):
     if odd:
         raise CourseError(f'{file}, [{number}]: "{odd}" = {points[odd]!r}, but points are whole numbers from 0 on.')
     not_run = []
-    for words in told.get("not_run", []):
+    for words in table.get("not_run", []):
         begun = [text for text in lesson if text.startswith(words)]
         if len(begun) != 1:
             raise CourseError(f'{file}, [{number}]: {len(begun)} cells of the lesson begin with "{words}", not one.')
         not_run += begun
     points = {key: points[key] for key in in_source}
-    return Chapter(number, title, path, told.get("due", ""), points, names, lesson, tuple(not_run))
+    return Chapter(number, title, path, table.get("due", ""), points, names, lesson, tuple(not_run))
 
 
 def _check_partial(partial, chapters, file):
@@ -135,7 +135,7 @@ def _check_partial(partial, chapters, file):
             continue
         diagnoses = [mistake.diagnosis for mistake in checks.find(key).wrong]
         for words, share in shares.items():
-            if not any(words in says for says in diagnoses):
+            if not any(words in diagnosis for diagnosis in diagnoses):
                 raise CourseError(f'{file}, [partial."{key}"]: no known mistake says "{words}".')
             if not 0 <= share <= 1:
                 raise CourseError(f'{file}, [partial."{key}"]: a share is between 0 and 1, not {share}.')

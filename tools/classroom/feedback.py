@@ -60,9 +60,9 @@ def pages(row, course, titles):
             text.extend([] if together else [""])
             text.extend([f"    {line}" for line in shown.split("\n")] + [""] if shown else [])
             cells = [f"{key} {titles[key]}", worth, WORDS[status]] + ([] if together else [alone(message)])
-            told = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
-            told = told.removesuffix("</td>") + (f"<pre>{html.escape(shown)}</pre>" if shown else "") + "</td>"
-            body.append(f'<tr class="{status.replace(" ", "-")}">{told}</tr>')
+            line = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
+            line = line.removesuffix("</td>") + (f"<pre>{html.escape(shown)}</pre>" if shown else "") + "</td>"
+            body.append(f'<tr class="{status.replace(" ", "-")}">{line}</tr>')
         if together:
             text.append("")
         body.append("</table>")
@@ -98,9 +98,11 @@ def said_once(exercises):
 def next_step(exercises, titles):
     """Which exercise to look at, in one or two sentences."""
     for status, step in STEPS.items():
-        key = next((key for key, told in exercises.items() if told[0] == status), None)
+        key = next((key for key, verdict in exercises.items() if verdict[0] == status), None)
         if key and exercises[key][1].startswith("No notebook"):
             return f"Hand in your notebook of chapter {key[:2]}."
+        if key and exercises[key][1].startswith("Keep the name"):
+            return f"Give {key} ({titles[key]}) the name back that it had, and hand in again."
         if key:
             return step.format(exercise=f"{key} ({titles[key]})")
     return "Everything is right. There is nothing left to do here."

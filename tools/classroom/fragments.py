@@ -16,7 +16,7 @@ QUOTED = re.compile(r'""".*?"""|\'\'\'.*?\'\'\'|"[^"\n]*"|\'[^\'\n]*\'|#[^\n]*',
 KNOWN = {*keyword.kwlist, *vars(builtins)}
 
 
-def torn(name, cells, unreadable, chapter):
+def lost_part(name, cells, unreadable, chapter):
     """The number of a cell that cannot be read and may hold a part of the answer `name`, or None.
 
     Such a cell defines `name`, or something that the answer looks up and nothing else defines; or it is the rest of a
@@ -81,7 +81,7 @@ def locals_of(text):
     return words("\n".join(part for parts in inside for part in parts)) | bindings(assigned)
 
 
-def is_rest(text, says, chapter):
+def is_rest(text, why_unreadable, chapter):
     """Whether an unreadable cell looks like the rest of a definition that begins elsewhere."""
     whole = any(submissions.definition(name).search(text) for name in chapter.names.values())
-    return INDENTED.match(text) is not None or ("unexpected indent" in says and not whole)
+    return INDENTED.match(text) is not None or ("unexpected indent" in why_unreadable and not whole)

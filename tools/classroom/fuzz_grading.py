@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT))
 from tools.build_notebooks import build  # noqa: E402
 from tools.classroom import course as courses  # noqa: E402
 from tools.classroom.grading import grade  # noqa: E402
-from tools.classroom.student import Nursery  # noqa: E402
+from tools.classroom.student import ForkServer  # noqa: E402
 
 NAMES = ("homework.ipynb", "Copy of {} (1).ipynb", "final_FINAL.ipynb", "{}.ipynb.txt", "Ünïcode ñame.ipynb", "{}.json")
 
@@ -38,8 +38,8 @@ def delete(cells, draw):
 
 
 def duplicate(cells, draw):
-    place = draw.randrange(len(cells))
-    cells.insert(draw.randrange(len(cells) + 1), copy.deepcopy(cells[place]))
+    index = draw.randrange(len(cells))
+    cells.insert(draw.randrange(len(cells) + 1), copy.deepcopy(cells[index]))
 
 
 def move(cells, draw):
@@ -47,17 +47,17 @@ def move(cells, draw):
 
 
 def split(cells, draw):
-    place = draw.choice([n for n, cell in enumerate(cells) if "\n" in cell["source"]])
-    lines = cells[place]["source"].split("\n")
+    index = draw.choice([n for n, cell in enumerate(cells) if "\n" in cell["source"]])
+    lines = cells[index]["source"].split("\n")
     cut = draw.randrange(1, len(lines))
-    second = copy.deepcopy(cells[place])
-    cells[place]["source"], second["source"] = "\n".join(lines[:cut]), "\n".join(lines[cut:])
-    cells.insert(place + 1, second)
+    second = copy.deepcopy(cells[index])
+    cells[index]["source"], second["source"] = "\n".join(lines[:cut]), "\n".join(lines[cut:])
+    cells.insert(index + 1, second)
 
 
 def merge(cells, draw):
-    place = draw.randrange(len(cells) - 1)
-    cells[place]["source"] += "\n" + cells.pop(place + 1)["source"]
+    index = draw.randrange(len(cells) - 1)
+    cells[index]["source"] += "\n" + cells.pop(index + 1)["source"]
 
 
 def retype(cells, draw):
@@ -97,25 +97,25 @@ def long_output(cells, draw):
     draw.choice(code)["outputs"] = [{"output_type": "stream", "name": "stdout", "text": text}]
 
 
-def save_as_4_4(told, draw):
-    strip_ids(told["cells"], draw)
-    told.update(nbformat=4, nbformat_minor=4)
+def save_as_4_4(damaged, draw):
+    strip_ids(damaged["cells"], draw)
+    damaged.update(nbformat=4, nbformat_minor=4)
 
 
-def save_as_3(told, draw):
-    whole = nbformat.from_dict({**told, "nbformat_minor": 4})
+def save_as_3(damaged, draw):
+    whole = nbformat.from_dict({**damaged, "nbformat_minor": 4})
     for cell in whole.cells:
         cell.pop("id", None)
         if cell.cell_type == "code":
             cell.setdefault("outputs", [])
             cell.setdefault("execution_count", None)
     old = json.loads(nbformat.writes(nbformat.convert(whole, 3)))
-    told.clear()
-    told.update(old)
+    damaged.clear()
+    damaged.update(old)
 
 
-def rename(told, draw):
-    told["name"] = draw.choice(NAMES)
+def rename(damaged, draw):
+    damaged["name"] = draw.choice(NAMES)
 
 
 EDITS = [delete, duplicate, move, split, merge, retype, strip_metadata, strip_ids, colab, vs_code, long_output]
@@ -125,31 +125,32 @@ LAST = [rename, save_as_4_4, save_as_3]  # after them the cells are elsewhere
 def damage(notebook, seed):
     """-> the damaged notebook, its name (or None), the names of the edits"""
     draw = random.Random(seed)
-    told = copy.deepcopy(notebook)
+    damaged = copy.deepcopy(notebook)
     chosen = draw.choices([*EDITS, *LAST], k=draw.randint(1, 3))
     if chosen.count(save_as_3) > 1 or save_as_4_4 in chosen:
         chosen = [edit for edit in chosen if edit is not save_as_3] or [save_as_4_4]
     chosen.sort(key=lambda edit: LAST.index(edit) + 1 if edit in LAST else 0)
     for edit in chosen:
-        edit(told if edit in LAST else told["cells"], draw)
-    return told, told.pop("name", None), [edit.__name__ for edit in chosen]
+        edit(damaged if edit in LAST else damaged["cells"], draw)
+    return damaged, damaged.pop("name", None), [edit.__name__ for edit in chosen]
 
 
 def judge(result, chapter):
     """ "same points", "refused, cell named", or "silent loss"."""
-    lost = {key: says for key, (status, says, _) in result.verdicts.items() if status != "right"}
+    lost = {key: message for key, (status, message, _) in result.verdicts.items() if status != "right"}
     if result.refused:
         return "silent loss" if not re.search(r"cell|exercise", result.refused) else "refused, cell named"
     if not lost:
         return "same points"
     named = all(
-        result.verdicts[key][0] == "not graded" and re.search(r"[Cc]ell \d+|The cell that defines \w+ is missing", says)
-        for key, says in lost.items()
+        result.verdicts[key][0] == "not graded"
+        and re.search(r"[Cc]ell \d+|The cell that defines \w+ is missing", message)
+        for key, message in lost.items()
     )
     return "refused, cell named" if named else "silent loss"
 
 
-def run(seeds, numbers, nursery, show=True):
+def run(seeds, numbers, server, show=True):
     """Grade a damaged copy for each seed. -> {edit: Counter of outcomes}, [(seed, edits, Result)] of silent losses"""
     course = courses.read(numbers)
     chapters = [course.chapters[number] for number in numbers]
@@ -158,10 +159,10 @@ def run(seeds, numbers, nursery, show=True):
     with tempfile.TemporaryDirectory() as folder:
         for seed in tqdm(seeds, unit="notebook", disable=not show):
             chapter = chapters[seed % len(chapters)]
-            told, name, edits = damage(solved[chapter.number], seed)
+            damaged, name, edits = damage(solved[chapter.number], seed)
             path = Path(folder) / (name or "{}.ipynb").format(chapter.path.stem)
-            path.write_text(json.dumps(told), encoding="utf8")
-            result = grade(nursery, path, course)
+            path.write_text(json.dumps(damaged), encoding="utf8")
+            result = grade(server, path, course)
             outcome = judge(result, chapter)
             for edit in set(edits):
                 table[edit][outcome] += 1
@@ -178,16 +179,21 @@ def main():
     parser.add_argument("--chapters", default="02 03")
     options = parser.parse_args()
     start = time.monotonic()
-    with Nursery() as nursery:
+    with ForkServer() as server:
         seeds = range(options.first, options.first + options.edits)
-        table, losses = run(seeds, courses.chosen_numbers(options.chapters), nursery)
+        table, losses = run(seeds, courses.chosen_numbers(options.chapters), server)
     outcomes = ("same points", "refused, cell named", "silent loss")
     print(f"| edit | {' | '.join(outcomes)} |\n|---|---|---|---|")
     for edit, counts in table.items():
         print(f"| {edit.replace('_', ' ')} | {' | '.join(str(counts[outcome]) for outcome in outcomes)} |")
     print(f"\n{options.edits} copies, {time.monotonic() - start:.0f} s, {len(losses)} silent losses, 0 crashes")
     for seed, edits, result in losses:
-        print(seed, edits, result.refused, {key: told for key, told in result.verdicts.items() if told[0] != "right"})
+        print(
+            seed,
+            edits,
+            result.refused,
+            {key: verdict for key, verdict in result.verdicts.items() if verdict[0] != "right"},
+        )
     return int(bool(losses))
 
 

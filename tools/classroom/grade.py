@@ -3,8 +3,9 @@
     make grade SUBMISSIONS=folder OUT=grades.csv [CHAPTERS="02 03"]
 
 SUBMISSIONS holds a folder for each student, or their notebooks themselves. OUT gets one row a student; beside it lie
-OUT's journal, from which a grading that was cut off goes on, and a folder with a feedback page for each student, in
-HTML and in text. What counts is set in classroom.toml. docs/teaching.md is the guide.
+OUT's journal, from which a grading that was cut off goes on, a table of the known mistakes that were made, and a folder
+with a feedback page for each student, in HTML and in text. What counts is set in classroom.toml. docs/teaching.md is
+the guide.
 """
 
 import argparse
@@ -40,9 +41,9 @@ from synth_lib import checks  # noqa: E402
 from tools.classroom import course as courses  # noqa: E402
 from tools.classroom import feedback, sandbox, submissions  # noqa: E402
 from tools.classroom.grading import Result, grade  # noqa: E402
-from tools.classroom.student import Nursery, OutOfOrder  # noqa: E402
+from tools.classroom.student import ForkServer, GraderUnavailable  # noqa: E402
 
-WORKER = {"nursery": None}
+WORKER = {"server": None}
 
 
 def start_worker(numbers, protected, parent):
@@ -55,40 +56,40 @@ def start_worker(numbers, protected, parent):
     WORKER["protected"] = protected
 
 
-def new_nursery():
+def new_server():
     number = re.search(r"\d+$", current_process().name)  # a worker's name ends with its number
-    WORKER["nursery"] = Nursery(WORKER["protected"], number and int(number[0]))
-    Finalize(None, WORKER["nursery"].close, exitpriority=1)
+    WORKER["server"] = ForkServer(WORKER["protected"], number and int(number[0]))
+    Finalize(None, WORKER["server"].close, exitpriority=1)
 
 
 def grade_in_worker(path):
     """One notebook's result. What it does to the grader is its own fault, and costs no other notebook anything."""
     path = Path(path)
-    for pause in (0, 1):  # the nursery may have died of something else, or the disk was full: once it is tried again
+    for pause in (0, 1):  # the server may have died of something else, or the disk was full: once it is tried again
         time.sleep(pause)
         try:
-            if WORKER["nursery"] is None:
-                new_nursery()
-            result = grade(WORKER["nursery"], path, WORKER["course"])
-            if WORKER["nursery"].alive:
+            if WORKER["server"] is None:
+                new_server()
+            result = grade(WORKER["server"], path, WORKER["course"])
+            if WORKER["server"].alive:
                 return result.as_dict()
-        except OutOfOrder as error:
-            says = f"it could not be run: {error}"
+        except GraderUnavailable as error:
+            reason = f"it could not be run: {error}"
         except Exception as error:  # no notebook may end the grading of the others
-            says = f"the grader itself stopped at it: {type(error).__name__}: {str(error)[:200]}"
-        if WORKER["nursery"] is not None:
-            if not WORKER["nursery"].alive:
-                says = "the process that runs notebooks ended twice while this one was graded"
-            WORKER["nursery"].close()
-            WORKER["nursery"] = None
-    return no_result(path, says)
+            reason = f"the grader itself stopped at it: {type(error).__name__}: {str(error)[:200]}"
+        if WORKER["server"] is not None:
+            if not WORKER["server"].alive:
+                reason = "the process that runs notebooks ended twice while this one was graded"
+            WORKER["server"].close()
+            WORKER["server"] = None
+    return no_result(path, reason)
 
 
-def no_result(path, says):
-    """What stands for a result that the grader or the machine owes. The journal does not keep it: the next call tries
-    again."""
-    told = Result(path.name, refused=f"{path.name}: {says}. Grade again; if it stays, read this notebook yourself")
-    return {**told.as_dict(), "owed": True}
+def no_result(path, reason):
+    """What stands for a result, where the grader or the machine failed. The journal does not keep it: the next call
+    tries again."""
+    result = Result(path.name, refused=f"{path.name}: {reason}. Grade again; if it stays, read this notebook yourself")
+    return {**result.as_dict(), "retry": True}
 
 
 class Journal:
@@ -119,7 +120,7 @@ class Journal:
 
     def add(self, key, result):
         self.entries[key] = result
-        if result.get("owed"):
+        if result.get("retry"):
             return
         self.file.write(json.dumps({"key": key, "result": result}) + "\n")
         self.file.flush()
@@ -137,12 +138,12 @@ def fingerprint(course):
 
 def file_key(student, path, base):
     try:
-        told = path.lstat()
-        if stat.S_ISREG(told.st_mode) and told.st_size <= submissions.LARGEST:
+        status = path.lstat()
+        if stat.S_ISREG(status.st_mode) and status.st_size <= submissions.LARGEST:
             with open(path, "rb") as file:
                 content = hashlib.file_digest(file, "sha256").hexdigest()[:32]
         else:  # it is refused, and reading it might never end
-            content = f"{told.st_mode:o} {told.st_size} {told.st_mtime_ns}"
+            content = f"{status.st_mode:o} {status.st_size} {status.st_mtime_ns}"
     except OSError:
         content = "unreadable"
     return f"{base}/{student}/{path.name}/{content}"
@@ -150,19 +151,19 @@ def file_key(student, path, base):
 
 def chapters_of(handed_in):
     """The chapters that somebody handed in, of those that classroom.toml knows."""
-    course = courses.read()
-    found = set()
-    for path in (path for paths in handed_in.values() for path in paths):
+    course, numbers = courses.read(), set()
+    for path in (path for submission in handed_in.values() for path in submission.notebooks):
         try:
-            found.add(submissions.recognise(submissions.read(path), course.chapters, path.name))
+            numbers.add(submissions.recognise(submissions.read(path), course.chapters, path.name))
         except (submissions.Refused, OSError):
             continue
-    return sorted(found)
+    return sorted(numbers)
 
 
-def row_of(student, results, course):
-    """One student's row, from the results of all their notebooks."""
-    exercises, notes, reasons, absent = {}, [], [], set()
+def row_of(student, results, course, others=()):
+    """One student's row, from the results of all their notebooks. others: the files that are no notebooks."""
+    exercises, notes, reasons, absent, blank = {}, [], [], set(), set()
+    unread = f"not read: {', '.join(first(others, 5))} (a notebook ends with .ipynb; unpack archives)" if others else ""
     refused = [result["refused"] for result in results if result["refused"]]
     kind = "notebook that can be read" if refused else "notebook"
     counted = Counter(result["chapter"] for result in results if result["chapter"])
@@ -170,38 +171,43 @@ def row_of(student, results, course):
         own = [result for result in results if result["chapter"] == chapter.number]
         for key in chapter.points:
             candidates = [(*result["verdicts"][key],) for result in own]
-            candidates = candidates or [("not answered", f"No {kind} of chapter {chapter.number} was handed in.", "")]
-            scored = [(status, says, course.points(key, status, says), shown) for status, says, shown in candidates]
+            absence = f"No {kind} of chapter {chapter.number} was handed in" + (f"; {unread}." if others else ".")
+            candidates = candidates or [("not answered", absence, "")]
+            scored = [(status, text, course.points(key, status, text), shown) for status, text, shown in candidates]
             exercises[key] = max(scored, key=lambda one: (one[2], one[0] == "wrong"))
         if counted[chapter.number] > 1:
             notes.append(f"There are {counted[chapter.number]} notebooks of chapter {chapter.number}; the best counts.")
         if not own:
             absent.add(chapter.number)
             if not refused:  # else what was refused may be it
-                reasons.append(f"chapter {chapter.number}: nothing handed in")
+                reasons.append(f"chapter {chapter.number}: nothing handed in" + (f"; {unread}" if others else ""))
+        elif {exercises[key][0] for key in chapter.points} == {"not answered"}:
+            blank.add(chapter.number)
+            reasons.append(f"chapter {chapter.number}: nothing answered")
     reasons += first(refused, 5)
     notes += [reason if reason.endswith((".", "?")) else f"{reason}." for reason in refused]
     troubles = [f"{result['file']}: {trouble}" for result in results for trouble in result["troubles"]]
     notes += troubles + [f"{result['file']}: {note}" for result in results for note in result["notes"]]
-    for key, (status, says, *_) in exercises.items():
+    for key, (status, message, *_) in exercises.items():
         if course.chapters[key[:2]].points[key] == 0:
-            continue  # it does not count; the student's page tells what the check said
+            continue  # it does not count; the student's page has what the check said
         if status in ("wrong", "not graded") and not (refused and status == "not graded"):
-            reasons.append(f"{key}: {'could not be run: ' if status == 'not graded' else ''}{says}")
-        elif status == "not answered" and key[:2] not in absent:
+            reasons.append(f"{key}: {'could not be run: ' if status == 'not graded' else ''}{message}")
+        elif status == "not answered" and key[:2] not in absent | blank:
             reasons.append(f"{key}: not answered")
     reasons += [trouble.rstrip(".") for trouble in first(troubles, 5)]
-    look = bool(refused) or any(status == "not graded" for status, *_ in exercises.values())
+    lost = any(status == "not graded" for status, *_ in exercises.values())
     exercises = {
-        key: (status, printable(says), points, printable(shown))
-        for key, (status, says, points, shown) in exercises.items()
+        key: (status, printable(message), points, printable(shown))
+        for key, (status, message, points, shown) in exercises.items()
     }
     return {
         "student": printable(student) if student.strip() else f'"{student}"',
         "exercises": exercises,
         "total": sum(points for _, _, points, _ in exercises.values()),
         "of": sum(sum(chapter.points.values()) for chapter in course.chapters.values()),
-        "look": "look" if look else "",
+        "needs_review": bool(refused) or lost or bool(absent and others),
+        "twice": any(count > 1 for count in counted.values()),
         "reason": printable("; ".join(reasons)) or "all right",
         "notes": [printable(note) for note in first(notes, MOST_NOTES)],
     }
@@ -212,7 +218,7 @@ MOST_NOTES = 100  # on a page
 
 def first(texts, most):
     """The first of them, and how many more there are."""
-    return texts[:most] + ([f"and {len(texts) - most} more"] if len(texts) > most else [])
+    return list(texts[:most]) + ([f"and {len(texts) - most} more"] if len(texts) > most else [])
 
 
 def printable(text):
@@ -223,11 +229,15 @@ def printable(text):
 def mark_names(rows, handed_in, folder):
     """Ask for a look at what may be the work of two students, or of one under two names."""
     alike = {}
-    for row, (student, paths) in zip(rows, handed_in.items(), strict=True):
+    for row, (student, submission) in zip(rows, handed_in.items(), strict=True):
         name = unicodedata.normalize("NFKC", " ".join(student.split())).casefold()
         alike.setdefault(name, []).append(row)
-        if len({path.parent == folder for path in paths}) > 1:
+        loose = [path for path in submission.notebooks if path.parent == folder]
+        if 0 < len(loose) < len(submission.notebooks):
             ask_for_a_look(row, f'"{student}" is a folder and a file beside it; both are taken for one student\'s')
+        elif len(loose) > 1 and row["twice"]:
+            names = " and ".join(path.name for path in loose[:5])
+            ask_for_a_look(row, f'{names} are of one chapter, and taken for the work of one student, "{student}"')
     for same in alike.values():
         for row in same if len(same) > 1 else []:
             names = " and ".join(f'"{other["student"]}"' for other in same)
@@ -235,7 +245,7 @@ def mark_names(rows, handed_in, folder):
 
 
 def ask_for_a_look(row, reason):
-    row["look"] = "look"
+    row["needs_review"] = True
     row["reason"] = printable(reason) + ("" if row["reason"] == "all right" else f"; {row['reason']}")
 
 
@@ -248,10 +258,32 @@ def write_table(rows, course, out):
     for row in rows:
         points = [feedback.number(row["exercises"][key][2]) for key in graded]
         numbers = [feedback.number(row["total"]), feedback.number(row["of"])]
-        table.writerow([_cell(row["student"]), *points, *numbers, row["look"], _cell(row["reason"])])
+        table.writerow([_cell(row["student"]), *points, *numbers, "look" * row["needs_review"], _cell(row["reason"])])
     if out.exists() and out.read_bytes() != file.getvalue().encode("utf8", "replace"):
         shutil.copy2(out, out.with_name(out.name + ".before"))
     write_whole(out, file.getvalue())
+
+
+UNKNOWN = "(no known mistake)"
+
+
+def write_diagnoses(results, course, out):
+    """Which known mistakes were made in each exercise, how often, and how many wrong answers were none of them."""
+    counts = {key: Counter({UNKNOWN: 0}) for chapter in course.chapters.values() for key in chapter.points}
+    for key, (status, message, _) in (item for result in results for item in result["verdicts"].items()):
+        if status == "wrong":
+            _, _, text = message.partition("This looks like a known mistake: ")
+            known = [
+                one.diagnosis
+                for one in checks.find(key).wrong  # that of one part of a result stands behind the part's name
+                if (f", {one.diagnosis} " in text if one.by_part else text.startswith(f"{one.diagnosis} Read again"))
+            ]
+            counts[key].update(known or [UNKNOWN])
+    file = io.StringIO()
+    table = csv.writer(file)
+    table.writerow(["exercise", "wrong answers", "diagnosis"])
+    table.writerows([key, count, diagnosis] for key in counts for diagnosis, count in counts[key].most_common())
+    write_whole(out.with_name(out.stem + ".diagnoses.csv"), file.getvalue())
 
 
 def _cell(text):
@@ -337,11 +369,11 @@ def main():
     if not options.submissions.is_dir():
         parser.error(f"{options.submissions} is no folder")
     if not hasattr(os, "fork"):
-        parser.error("grading needs Linux; see docs/teaching.md")
+        parser.error("grading needs Linux. Grade in the container of docs/teaching.md")
     lack = sandbox.missing()
     if lack and not options.unprotected:
-        parser.error(f"students' code cannot be shut in here: {lack}. Grade on Linux, or see docs/teaching.md")
-    handed_in = submissions.find(options.submissions)
+        parser.error(f"no sandbox for students' code: {lack}. Grade in the container of docs/teaching.md")
+    handed_in = submissions.find(options.submissions, [path.stem for path in courses.sources().values()])
     if not handed_in:
         parser.error(f"{options.submissions} is empty")
     try:
@@ -358,9 +390,8 @@ def main():
     try:
         return grade_all(options, handed_in, course, pages)
     except OSError as error:
-        place = error.filename or options.out.parent
-        says = f"{place} cannot be written: {error.strerror}. Make room for it and call this again: it goes on."
-        return courses.fail(says)
+        path = error.filename or options.out.parent
+        return courses.fail(f"{path} cannot be written: {error.strerror}. Make room, then call this again: it goes on.")
 
 
 def problem_of(out, pages, folder):
@@ -371,8 +402,8 @@ def problem_of(out, pages, folder):
         return f"OUT={out} is a folder. Name the table that is to be written, such as {out / 'grades.csv'}."
     try:
         pages.mkdir(parents=True, exist_ok=True)
-        for place in (out.parent, pages):
-            tempfile.TemporaryFile(dir=place).close()
+        for target in (out.parent, pages):
+            tempfile.TemporaryFile(dir=target).close()
     except OSError as error:
         return f"OUT={out} cannot be written: {error.strerror}: {error.filename or out.parent}."
     return None
@@ -383,17 +414,19 @@ def grade_all(options, handed_in, course, pages):
     numbers = list(course.chapters)
     journal = Journal(options.out.with_name(options.out.name + ".journal"))
     base = fingerprint(course)
-    keys = {student: [file_key(student, path, base) for path in paths] for student, paths in handed_in.items()}
-    tasks = {key: path for student, paths in handed_in.items() for key, path in zip(keys[student], paths, strict=True)}
+    tasks, results = {}, {}
+    for student, submission in handed_in.items():
+        results[student] = {file_key(student, path, base): path for path in submission.notebooks}
+        tasks |= results[student]
     results_of(tasks, numbers, not options.unprotected, options.jobs, journal)
-    rows = [row_of(student, [journal.entries[key] for key in keys[student]], course) for student in handed_in]
+    results = {student: [journal.entries[key] for key in keys] for student, keys in results.items()}
+    rows = [row_of(student, results[student], course, handed_in[student].others) for student in handed_in]
     mark_names(rows, handed_in, options.submissions)
     write_table(rows, course, options.out)
+    write_diagnoses([result for own in results.values() for result in own], course, options.out)
     write_pages(rows, course, pages)
-    looks = sum(bool(row["look"]) for row in rows)
-    print(
-        f"{len(rows)} students in {options.out}, their pages in {pages}." + f" Look at {looks} yourself." * bool(looks)
-    )
+    looks, students = sum(row["needs_review"] for row in rows), f"{len(rows)} student{'s' * (len(rows) != 1)}"
+    print(f"{students} in {options.out}, their pages in {pages}." + f" Look at {looks} yourself." * bool(looks))
     return 0
 
 

@@ -2,15 +2,15 @@
 
 import contextlib
 import functools
-import io
+import re
 from dataclasses import asdict, dataclass, field
 
 from synth_lib import checks
 from synth_lib.checks import engine
-from synth_lib.checks.exercise import Draw
 from tools.classroom import submissions
-from tools.classroom.fragments import torn
-from tools.classroom.student import NONSENSE, ProcessEnded, Student
+from tools.classroom.fragments import lost_part
+from tools.classroom.protocol import PROTOCOL_ERRORS
+from tools.classroom.student import ProcessEnded, Student
 
 
 @dataclass
@@ -36,27 +36,7 @@ class Result:
         return asdict(self)
 
 
-@contextlib.contextmanager
-def grading_checks(course):
-    """Within it, checks draw their inputs from the seed of grading, and give an answer the time that grading gives.
-
-    An answer that knows the inputs of the notebook does not pass, and a busy machine costs no points.
-    """
-    before = engine.Draw, engine.SECONDS, engine.ALL_SECONDS
-    seconds = course.limits["seconds_per_exercise"]
-    engine.Draw, engine.SECONDS, engine.ALL_SECONDS = _draw_from(course.seed), seconds, 2 * seconds
-    try:
-        yield
-    finally:
-        engine.Draw, engine.SECONDS, engine.ALL_SECONDS = before
-
-
-@functools.cache  # one function for a seed: the checks keep what is right for it
-def _draw_from(seed):
-    return lambda trial: Draw(seed + trial)
-
-
-def grade(nursery, path, course):
+def grade(server, path, course):
     """-> Result. Never raises because of a submission."""
     result = Result(str(getattr(path, "name", path)))
     try:
@@ -68,7 +48,7 @@ def grade(nursery, path, course):
     chapter = course.chapters[result.chapter]
     wanted = list(chapter.names.values())
     sent = [(cell.number, cell.kind, cell.text) for cell in cells]
-    with Student(nursery, sent, wanted, chapter.lesson, course.limits, chapter.not_run) as student:
+    with Student(server, sent, wanted, chapter.lesson, course.limits, chapter.not_run) as student:
         try:
             student.run()
         except ProcessEnded as error:
@@ -76,12 +56,12 @@ def grade(nursery, path, course):
         for key, name in chapter.names.items():
             if result.refused:
                 result.verdicts[key] = ["not graded", f"The notebook could not be run: {result.refused}.", ""]
-            elif not student.ready or student.late:
-                says = "The time for this notebook was used up before this exercise was asked for."
-                result.verdicts[key] = ["not graded", says, ""]
+            elif student.child is None or student.late:
+                message = "The time for this notebook was used up before this exercise was asked for."
+                result.verdicts[key] = ["not graded", message, ""]
             else:
                 result.verdicts[key] = judge(student, key, name, course)
-                if not student.ready:
+                if student.child is None:
                     run_again(student)
         explain(result, student, cells, chapter)
     return result
@@ -98,40 +78,31 @@ def judge(student, key, name, course):
     """[status, message, small example] of one exercise; of several definitions of its name the best counts."""
     verdicts = []
     try:
-        for told in student.found.get(name, []):
-            answer = student.function(told)
-            student.begin(checks.find(key), told["space"])
-            with grading_checks(course), contextlib.redirect_stdout(io.StringIO()):
-                verdict = checks.check(key, answer)
-            ended = ENDED in verdict.message
-            message = _ending(name, _why(verdict.message)) if ended else verdict.message
-            status = verdict.status if student.ready else _lost(student)
-            verdicts.append([status, message[:LONGEST], verdict.shown[:LONGEST]])
-            if verdict.status == "right" or not student.ready or student.late:
+        for version in range(student.versions.get(name, 0)):
+            runner = functools.partial(student.run_answer, name, version)
+            seconds = course.limits["seconds_per_exercise"]
+            verdict = engine.judge(checks.find(key), runner, seed=course.seed, seconds=seconds)
+            verdicts.append([verdict.status, verdict.message[:LONGEST], verdict.shown[:LONGEST]])
+            if verdict.status == "right" or student.late:
                 break
     except ProcessEnded as error:
         verdicts.append([_lost(student), _ending(name, str(error)), ""])
-    except (*NONSENSE, RuntimeError) as error:
-        verdicts.append(
-            ["not graded", f"Your {name} could not be called: {type(error).__name__}: {str(error)[:200]}", ""]
-        )
+    except (*PROTOCOL_ERRORS, RuntimeError) as error:
+        reason = f"{type(error).__name__}: {str(error)[:200]}"
+        verdicts.append(["not graded", f"Your {name} could not be judged: {reason}", ""])
     if not verdicts:
-        return ["not graded" if student.ready else "wrong", f"The notebook defines no {name}.", ""]
+        return ["not graded" if student.child else "wrong", f"The notebook defines no {name}.", ""]
     order = ["right", "wrong", "not graded", "not answered"]
     return min(verdicts, key=lambda verdict: order.index(verdict[0]))
 
 
-ENDED = "with ProcessEnded: "
+RENAMED = "Keep the name"
 LONGEST = 2000  # characters of what a check says of an answer
 
 
 def _lost(student):
     """The status of an answer whose process is gone."""
     return "not graded" if student.late else "wrong"
-
-
-def _why(message):
-    return message.split(ENDED)[1].split(" (Inputs")[0].rstrip(".")
 
 
 def _ending(name, why):
@@ -154,7 +125,7 @@ def explain(result, student, cells, chapter):
 
     result.notes += student.notes
     result.troubles += [f"{named(number)} {reason}, and was left out." for number, reason in student.ended.items()]
-    result.troubles += [f"{named(number)} cannot be read: {says}." for number, says in student.unreadable.items()]
+    result.troubles += [f"{named(number)} cannot be read: {reason}." for number, reason in student.unreadable.items()]
     troubled = {**student.failed, **student.unreadable, **student.ended}
     for key, name in chapter.names.items():
         status, message, _ = result.verdicts[key]
@@ -162,16 +133,19 @@ def explain(result, student, cells, chapter):
             continue
         own = [cell for cell in cells if submissions.definition(name).search(cell.text)]
         lost = [cell for cell in own if cell.number in troubled]
-        if not student.found.get(name) and not result.refused:
+        if not student.versions.get(name) and not result.refused:
             if lost:
                 message = f"{named(lost[-1].number)} should define {name}, but it "
                 read = lost[-1].number not in student.unreadable  # why it cannot be read stands in the troubles
                 message += f"does not run: {troubled[lost[-1].number]}." if read else "cannot be read."
             elif not own:
                 message = f"The cell that defines {name} is missing."
+                renamed = re.search(rf"\bcheck\(\s*['\"]{key}['\"]\s*,\s*(\w+)\s*\)", "\n".join(c.text for c in cells))
+                if renamed and renamed[1] != name:
+                    message = f"{RENAMED} {name}: your notebook calls it {renamed[1][:60]}, and is graded by names."
             result.verdicts[key] = ["not graded", message, ""]
         elif own and status == "wrong":
-            number = torn(name, cells, student.unreadable, chapter)
+            number = lost_part(name, cells, student.unreadable, chapter)
             if number is not None:
                 message += f" But: {named(number)} cannot be read, and may hold a part of it."
                 result.verdicts[key] = ["not graded", message, ""]

@@ -1,7 +1,7 @@
 """What travels between the grader and a student's process, and how.
 
-From the grader, which is trusted, values travel as pickles; functions of an exercise's inputs travel by value, because
-the student's process has no exercises to import them from. Back travel only plain values: JSON with the raw bytes of
+From the grader, which is trusted, values travel as pickles; functions of an exercise travel by value, because the
+student's process has no exercises to import them from. Back travel only plain values: JSON with the raw bytes of
 tensors. Nothing that a student's process sends is ever unpickled, and every part of it is checked before it is used.
 """
 
@@ -17,69 +17,70 @@ import pickle
 import struct
 import time
 import types
+from dataclasses import asdict
 
 import torch
 
-LARGEST = 128 * 2**20  # bytes of one message
+from synth_lib.checks.compare import DEEPEST, MOST_NAMES, Other
+from synth_lib.checks.runner import ENDS, Outcome
+
+BUDGET = 64 * 2**20  # bytes of one message, those of all its tensors together
 LONGEST = 4 * 2**20  # of them, those of the JSON that a student's process sends: unfolded, it takes 20 times as much
-DEEPEST = 20
+MOST_PARTS = 100_000  # values in the values of one message
 MOST_AXES = 16
 STEP = 0.25  # seconds between two looks at a process that is waited for
-PLAIN_BASES = (bool, int, float, complex, str, type(None))
 DTYPES = {str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 # Tensors of no other kind travel: a quantized one, made of bytes alone, ends the process that touches it.
-PLAIN_DTYPES = {
-    f"torch.{name}": getattr(torch, name)
-    for name in (
-        "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64",
-        "complex64", "complex128",
-    )
-}  # fmt: skip
+PLAIN = "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex64 complex128"
+PLAIN_DTYPES = {f"torch.{name}": getattr(torch, name) for name in PLAIN.split()}
 
 
-class Garbled(Exception):
+class ProtocolError(Exception):
     """The other side sent something that is no message, or too much of it."""
 
 
-def send(connection, kind, header=None, payload=b"", longest=LARGEST):
+# What goes wrong where a message is read that no notebook of good will leads to.
+PROTOCOL_ERRORS = (ProtocolError, TypeError, LookupError, AttributeError, ValueError, OverflowError)
+
+
+def send(connection, kind, header=None, payload=b"", longest=BUDGET):
     """One message: its kind, a JSON header of at most `longest` bytes, and bytes."""
     text = json.dumps([kind, header]).encode()
-    for size, most in ((len(text), longest), (len(text) + len(payload), LARGEST)):
+    for size, most in ((len(text), longest), (len(text) + len(payload), BUDGET)):
         if size > most:
-            raise Garbled(f"a message has {size >> 20} MB, more than {most >> 20}")
+            raise ProtocolError(f"a message has {size >> 20} MB, more than {most >> 20}")
     connection.sendall(struct.pack("<II", len(text), len(payload)) + text + payload)
 
 
-def receive(connection, longest=LARGEST, deadline=None, look=None):
+def receive(connection, longest=BUDGET, deadline=None, check_limits=None):
     """The next message. -> kind, header, payload
 
     Args:
         longest: the most bytes of its JSON.
-        deadline: when the whole of it must have come, as time.monotonic() counts; then look() is called meanwhile,
-            every STEP seconds at least, and may raise.
+        deadline: when the whole of it must have come, as time.monotonic() counts; then check_limits() is called
+            meanwhile, every STEP seconds at least, and may raise.
 
     Raises:
         EOFError: the other side is gone.
         TimeoutError: it has not come in time.
-        Garbled: what came is no message.
+        ProtocolError: what came is no message.
     """
-    text_length, payload_length = struct.unpack("<II", _exactly(connection, 8, deadline, look))
-    if text_length > longest or text_length + payload_length > LARGEST:
-        raise Garbled("a message is too long")
-    text = _exactly(connection, text_length, deadline, look)
-    payload = _exactly(connection, payload_length, deadline, look)
+    text_length, payload_length = struct.unpack("<II", _exactly(connection, 8, deadline, check_limits))
+    if text_length > longest or text_length + payload_length > BUDGET:
+        raise ProtocolError("a message is too long")
+    text, payload = (_exactly(connection, one, deadline, check_limits) for one in (text_length, payload_length))
     try:
         kind, header = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Garbled("a message cannot be read") from error
+        raise ProtocolError("a message cannot be read") from error
     return kind, header, payload
 
 
-def _exactly(connection, count, deadline, look):
+def _exactly(connection, count, deadline, check_limits):
     parts = bytearray()
     while len(parts) < count:
         if deadline is not None:
-            look()
+            check_limits()
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError
@@ -91,164 +92,173 @@ def _exactly(connection, count, deadline, look):
         if not part:
             raise EOFError("the process has ended")
         parts += part
-    return bytes(parts)
+    return parts
 
 
 # --- plain values: student -> grader ---
 
 
-class Plain:
-    """Encodes values as JSON and bytes. `keep(value)` takes what is not plain and returns its description."""
+def encode(value, payload):
+    """The description of a value that compare.plain_copy made; the bytes of its tensors go behind `payload`."""
+    kind = type(value)
+    if value is None or kind in (bool, str):
+        return value
+    if kind is int:
+        return {"int": hex(value)}
+    if kind is float:
+        return {"float": value.hex()}
+    if kind is complex:
+        return {"complex": [value.real.hex(), value.imag.hex()]}
+    if kind is torch.Size:
+        return {"size": [int(size) for size in value]}
+    if kind in (list, tuple):
+        return {kind.__name__: [encode(part, payload) for part in value]}
+    if kind is dict:
+        return {"dict": [[encode(name, payload), encode(part, payload)] for name, part in value.items()]}
+    if kind in (torch.dtype, torch.device):
+        return {kind.__name__: str(value)}
+    return {"other": value.description} if kind is Other else {"tensor": _encode_tensor(value, payload)}
 
-    def __init__(self, keep):
-        self.keep = keep
-        self.payload = bytearray()
 
-    def encode(self, value, depth=0):
-        if depth > DEEPEST:
-            raise ValueError("the result is nested too deeply")
-        kind = type(value)
-        if value is None or kind in (bool, str):
-            return value
-        if kind is int:
-            return {"int": hex(value)}
-        if kind is float:
-            return {"float": value.hex()}
-        if kind is complex:
-            return {"complex": [value.real.hex(), value.imag.hex()]}
-        if isinstance(value, torch.Size):
-            return {"size": [int(size) for size in value]}
-        if kind in (list, tuple, set, frozenset):
-            return {kind.__name__: [self.encode(part, depth + 1) for part in value]}
-        if kind is dict:
-            parts = value.items()
-            return {"dict": [[self.encode(key, depth + 1), self.encode(part, depth + 1)] for key, part in parts]}
-        if kind in (torch.dtype, torch.device):
-            return {kind.__name__: str(value)}
-        if isinstance(value, torch.Tensor):
-            return self.tensor(value)
-        return self.keep(self, value)
-
-    def tensor(self, value):
-        told = {"shape": list(value.shape), "dtype": str(value.dtype), "layout": str(value.layout)}
-        if value.device.type != "cpu":
-            return {"tensor": {**told, "device": str(value.device)}}
-        if told["dtype"] not in PLAIN_DTYPES:
-            raise ValueError(f"the result is a tensor of {told['dtype']}; give it a dtype such as torch.float32")
-        if value.layout != torch.strided:  # it is never right, and its kind is all that is told
-            return {"tensor": told}
+def _encode_tensor(value, payload):
+    description = {"shape": list(value.shape), "dtype": str(value.dtype), "layout": str(value.layout)}
+    if value.device.type != "cpu":
+        return {**description, "device": str(value.device)}
+    if description["dtype"] not in PLAIN_DTYPES:
+        raise ValueError(f"the result is a tensor of {value.dtype}; give it a dtype such as torch.float32")
+    if value.layout == torch.strided:  # of any other, which is never right, the kind alone travels
         plain = value.detach().resolve_conj().resolve_neg().contiguous()
-        raw = plain.reshape(-1).view(torch.uint8).numpy().tobytes()
-        if len(self.payload) + len(raw) > LARGEST:
-            raise ValueError(f"the result has more than {LARGEST >> 20} MB")
-        told["at"] = len(self.payload)
-        self.payload += raw
-        return {"tensor": told}
+        if len(payload) + plain.nbytes > BUDGET:
+            raise ProtocolError(f"it has more than {BUDGET >> 20} MB")
+        payload += plain.reshape(-1).view(torch.uint8).numpy().tobytes()
+    return description
 
 
-def decode(told, payload, revive, depth=0):
-    """The value that `Plain.encode` described; `revive(description)` makes what is not plain.
+def decode(description, payload):
+    """The value that `encode` described. Tensors take the bytes of the payload one after another, each byte once.
 
     Raises:
-        Garbled: the description is not one.
+        ProtocolError: the description is not one.
     """
-    if depth > DEEPEST + 1:
-        raise Garbled("a value is nested too deeply")
-    if told is None or type(told) in (bool, str):
-        return told
-    if type(told) is not dict or len(told) != 1:
-        raise Garbled("a value cannot be read")
-    ((kind, content),) = told.items()
     try:
-        if kind == "int":
-            return int(content, 16)
-        if kind == "float":
-            return float.fromhex(content)
-        if kind == "complex":
-            return complex(*map(float.fromhex, content))
-        if kind == "size":
-            return torch.Size(content)
-        if kind in ("list", "tuple", "set", "frozenset"):
-            return getattr(builtins, kind)(decode(part, payload, revive, depth + 1) for part in content)
-        if kind == "dict":
-            pairs = ([decode(part, payload, revive, depth + 1) for part in pair] for pair in content)
-            return {key: value for key, value in pairs}
-        if kind == "dtype":
-            return DTYPES[content]
-        if kind == "device":
-            return torch.device(content)
-        if kind == "tensor":
-            return _tensor(content, payload)
-    except Garbled:
-        raise
-    except (TypeError, ValueError, KeyError, OverflowError, RuntimeError) as error:
-        raise Garbled(f"a {kind} cannot be read") from error
-    return revive(told)
+        return _Decoder(payload).value(description)
+    except PROTOCOL_ERRORS + (RuntimeError,) as error:
+        raise ProtocolError("a value cannot be read") from error
 
 
-def _tensor(told, payload):
-    shape, dtype = told["shape"], PLAIN_DTYPES[told["dtype"]]
-    known = len(shape) <= MOST_AXES and all(type(size) is int and size >= 0 for size in shape)
-    if not known or math.prod(max(size, 1) for size in shape) > LARGEST:
-        raise Garbled("a tensor has no such shape")
-    if "device" in told:
-        return torch.empty(shape, dtype=dtype, device="meta")
-    if told["layout"] != "torch.strided":
-        return torch.empty(shape, dtype=dtype, layout=torch.sparse_coo)
-    bytes_wanted = math.prod(shape) * torch.empty(0, dtype=dtype).element_size()
-    raw = bytearray(payload[told["at"] : told["at"] + bytes_wanted])
-    if len(raw) != bytes_wanted:
-        raise Garbled("a tensor lacks numbers")
-    if dtype is torch.bool:
-        raw = bytearray(bool(number) for number in raw)  # any other byte would be no bool
-    return torch.frombuffer(raw, dtype=dtype).reshape(shape) if raw else torch.empty(shape, dtype=dtype)
+class _Decoder:
+    def __init__(self, payload):
+        self.payload, self.position, self.parts = payload, 0, 0
+
+    def value(self, description, depth=0):
+        self.parts += 1
+        if depth > DEEPEST + 1 or self.parts > MOST_PARTS:
+            raise ProtocolError
+        if description is None or type(description) in (bool, str):
+            return description
+        ((kind, content),) = description.items()
+        match kind:
+            case "int":
+                return int(content, 16)
+            case "float":
+                return float.fromhex(content)
+            case "complex":
+                return complex(*map(float.fromhex, content))
+            case "size":
+                return torch.Size(content)
+            case "list" | "tuple":
+                return getattr(builtins, kind)(self.value(part, depth + 1) for part in content)
+            case "dict":
+                if len(content) > MOST_NAMES:  # as many of one hash take long to tell apart, more take for ever
+                    raise ProtocolError
+                return {self.value(name): self.value(part, depth + 1) for name, part in content}
+            case "dtype":
+                return DTYPES[content]
+            case "device":
+                return torch.device(content)
+            case "other":
+                return Other(content[:200] + "")  # a text, or this fails
+            case "tensor":
+                return self.tensor(content)
+        raise ProtocolError
+
+    def tensor(self, description):
+        shape, dtype = description["shape"], PLAIN_DTYPES[description["dtype"]]
+        known = len(shape) <= MOST_AXES and all(type(size) is int and size >= 0 for size in shape)
+        if not known or math.prod(max(size, 1) for size in shape) > BUDGET:
+            raise ProtocolError
+        if "device" in description:
+            return torch.empty(shape, dtype=dtype, device="meta")
+        if description["layout"] != "torch.strided":
+            return torch.empty(shape, dtype=dtype, layout=torch.sparse_coo)
+        end = self.position + math.prod(shape) * dtype.itemsize
+        raw, self.position = bytearray(self.payload[self.position : end]), end
+        if end > len(self.payload):
+            raise ProtocolError
+        if not raw:
+            return torch.empty(shape, dtype=dtype)
+        if dtype is torch.bool:  # any byte but 0 and 1 would be no bool
+            return (torch.frombuffer(raw, dtype=torch.uint8) != 0).reshape(shape)
+        return torch.frombuffer(raw, dtype=dtype).reshape(shape)
 
 
-def random_state(told, payload):
-    """The state of torch's generator that `Plain.encode` described. One that torch has not made could read behind it.
+def send_outcome(connection, outcome):
+    """An Outcome, with its result as a plain value."""
+    payload = bytearray()
+    header = {name: value for name, value in vars(outcome).items() if name != "result"}
+    send(connection, "outcome", {**header, "result": encode(outcome.result, payload)}, payload, LONGEST)
+
+
+def read_outcome(header, payload):
+    """The Outcome that `send_outcome` sent; its texts are cut, and of the kinds that they should be.
 
     Raises:
-        Garbled: it is none.
+        ProtocolError: it is none.
     """
-    state = decode(told, payload, revive=None)
-    try:
-        _, left, _, place = struct.unpack_from("<QiiQ", state.numpy())
-        if left < 1 or left + place > 625:  # of a batch of 624 numbers: how many are left, and which comes next
-            raise Garbled("a state of the generator cannot be read")
-    except (AttributeError, TypeError, RuntimeError, struct.error) as error:
-        raise Garbled("a state of the generator cannot be read") from error
-    return state
+    kinds = asdict(Outcome(""))
+    if header.keys() != kinds.keys() or header["end"] not in ENDS:
+        raise ProtocolError("an outcome is none")
+    outcome = Outcome(header["end"], decode(header["result"], payload))
+    for name, default in kinds.items():
+        value = header[name]
+        if name in ("bases", "names"):
+            value = tuple(str(one)[:100] for one in value[:30])
+        elif name == "printed":
+            value = min(max(int(value), 0), 10**12)
+        elif name != "result" and type(value) is not type(default):
+            raise ProtocolError("an outcome is none")
+        if name != "result":
+            setattr(outcome, name, value[:2000] if isinstance(value, str) else value)
+    return outcome
 
 
 # --- pickles: grader -> student ---
 
-BY_VALUE = "synth_lib.checks.bank"
+BY_VALUE = ("synth_lib.checks.bank", "synth_lib.checks.exercise")
 CACHED = type(functools.cache(len))
 
 
 class Pickler(pickle.Pickler):
-    """Pickles arguments; functions of the exercises go by value, under a name that tells nothing."""
-
-    def __init__(self, file, handle_of):
-        super().__init__(file, protocol=5)
-        self.handle_of = handle_of
-
-    def persistent_id(self, value):
-        return self.handle_of(value)
+    """Functions and classes of the exercises go by value, functions under a name that tells nothing."""
 
     def reducer_override(self, value):
         if isinstance(value, types.ModuleType):
             if value.__name__.startswith(BY_VALUE):
                 raise pickle.PicklingError("an input of an exercise uses a whole module of exercises")
             return importlib.import_module, (value.__name__,)
-        if isinstance(value, CACHED) and value.__module__.startswith(BY_VALUE):
-            return functools.cache, (value.__wrapped__,)
-        if not isinstance(value, types.FunctionType) or not value.__module__.startswith(BY_VALUE):
+        if not isinstance(value, (type, types.FunctionType, CACHED)) or not value.__module__.startswith(BY_VALUE):
             return NotImplemented
+        if isinstance(value, CACHED):
+            return functools.cache, (value.__wrapped__,)
+        if isinstance(value, type):
+            made = {"__dict__", "__weakref__", "__module__", "__qualname__", "__doc__", "__firstlineno__"}
+            state = {name: part for name, part in vars(value).items() if name not in made}
+            return type, (value.__name__, value.__bases__, {}), state, None, None, fill_class
+        return self.function(value)
+
+    def function(self, value):
         code = value.__code__
-        anonymous = code.replace(co_name="given", co_filename="<given>")
-        if hasattr(code, "co_qualname"):
-            anonymous = anonymous.replace(co_qualname="given")
+        anonymous = code.replace(co_name="given", co_filename="<given>", co_qualname="given")
         cells = [cell.cell_contents for cell in value.__closure__ or ()]
         reached = {name: value.__globals__[name] for name in sorted(names_in(code)) if name in value.__globals__}
         state = (reached, cells, value.__defaults__, value.__kwdefaults__)
@@ -276,18 +286,12 @@ def fill_function(function, state):
         cell.cell_contents = content
 
 
-def dumps(value, handle_of=lambda value: None):
+def fill_class(kind, state):
+    for name, part in state.items():
+        setattr(kind, name, part)
+
+
+def dumps(value):
     file = io.BytesIO()
-    Pickler(file, handle_of).dump(value)
+    Pickler(file, protocol=5).dump(value)
     return file.getvalue()
-
-
-class Unpickler(pickle.Unpickler):
-    """Reads what the grader sent; `kept` holds the student's own objects by number."""
-
-    def __init__(self, file, kept):
-        super().__init__(file)
-        self.kept = kept
-
-    def persistent_load(self, number):
-        return self.kept[number]

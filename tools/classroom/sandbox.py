@@ -1,9 +1,10 @@
-"""Shut this process in: limits, one folder to write to, no network, no other process. Linux alone, no privileges.
+"""Put this process in a sandbox: limits, one folder to write to, no network, no other process. Linux, no privileges.
 
-Landlock (a part of the kernel since 5.13) lets the process read only what it is told and write to one folder; seccomp
-refuses the system calls that open a network connection, start or stop a process, signal one or look into it, or change
-the rights of a file. Neither can be undone by the process, and both hold for root. What they do not stop: a fault in
-the kernel, and use of time, memory and disk up to the limits.
+Landlock (in the kernel; version 3 came with Linux 6.2) lets the process read some folders and write to one; seccomp
+refuses the system calls that open a network connection, share memory or queues, start or stop a process, signal one or
+look into it, watch files, or change the rights of one. Neither can be undone by the process, and both hold for root.
+What they do not stop: a fault in the kernel, use of time, memory and disk up to the limits, and asking whether a file
+exists, how large and how old it is.
 """
 
 import ctypes
@@ -13,7 +14,7 @@ import struct
 
 try:
     import resource
-except ImportError:  # Windows, where `missing` says that nothing can be shut in
+except ImportError:  # Windows, where `missing` names what is missing
     resource = None
 
 ARCHITECTURES = {  # audit number, the number of each call that is refused, the number of capset
@@ -28,7 +29,9 @@ ARCHITECTURES = {  # audit number, the number of each call that is refused, the 
         "chmod 90, fchmod 91, fchmodat 268, fchmodat2 452, chown 92, fchown 93, lchown 94, fchownat 260, utime 132, "
         "utimes 235, futimesat 261, utimensat 280, setxattr 188, lsetxattr 189, fsetxattr 190, removexattr 197, "
         "lremovexattr 198, fremovexattr 199, truncate 76, memfd_create 319, memfd_secret 447, sched_setparam 142, "
-        "sched_setscheduler 144, sched_setattr 314, ioprio_set 251, fcntl 72, ioctl 16, prctl 157",
+        "sched_setscheduler 144, sched_setattr 314, ioprio_set 251, shmat 30, shmctl 31, shmdt 67, semop 65, "
+        "semctl 66, semtimedop 220, msgsnd 69, msgrcv 70, msgctl 71, inotify_init 253, inotify_add_watch 254, "
+        "inotify_init1 294, fanotify_init 300, fanotify_mark 301, fcntl 72, ioctl 16, prctl 157",
         126,
     ),
     "aarch64": (
@@ -41,8 +44,9 @@ ARCHITECTURES = {  # audit number, the number of each call that is refused, the 
         "init_module 105, finit_module 273, kexec_load 104, reboot 142, clone3 435, clone 220, "
         "fchmod 52, fchmodat 53, fchmodat2 452, fchown 55, fchownat 54, utimensat 88, setxattr 5, lsetxattr 6, "
         "fsetxattr 7, removexattr 14, lremovexattr 15, fremovexattr 16, truncate 45, memfd_create 279, "
-        "memfd_secret 447, sched_setparam 118, sched_setscheduler 119, sched_setattr 274, ioprio_set 30, fcntl 25, "
-        "ioctl 29, prctl 167",
+        "memfd_secret 447, sched_setparam 118, sched_setscheduler 119, sched_setattr 274, ioprio_set 30, shmat 196, "
+        "shmctl 195, shmdt 197, semop 193, semctl 191, semtimedop 192, msgsnd 189, msgrcv 188, msgctl 187, "
+        "inotify_add_watch 27, inotify_init1 26, fanotify_init 262, fanotify_mark 263, fcntl 25, ioctl 29, prctl 167",
         91,
     ),
 }
@@ -54,17 +58,19 @@ COMMANDS = {"fcntl": (1, (8, 10, 15, 1031)), "ioctl": (1, (0x8901, 0x8902)), "pr
 READ = 0b1100  # of Landlock's rights: read a file, read a folder
 EXECUTE = 0b1  # nothing may be started anyway, but libraries are mapped
 FILE_RIGHTS = 0b0100_0000_0000_0111  # the rights that make sense for a file: execute, write, read, truncate
-RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}  # how many rights each version of Landlock knows; from 5 on 16
+RIGHTS = {3: 15, 4: 15}  # how many rights each version of Landlock knows; from 5 on 16
+OLDEST = 3  # of Landlock: before it, a file that may be read can be emptied by opening it
 
 
 def missing():
-    """What this machine lacks to shut a process in, as a sentence, or None."""
+    """What this machine lacks for the sandbox, as a sentence, or None."""
     if platform.system() != "Linux":
-        return f"this is {platform.system()}, and only Linux can shut a student's process in"
+        return f"this is {platform.system()}, and only Linux has what is needed"
     if platform.machine() not in ARCHITECTURES:
         return f"the list of system calls is known for {' and '.join(ARCHITECTURES)}, this is {platform.machine()}"
-    if _landlock_version() < 1:
-        return "this kernel has no Landlock (Linux 5.13 or newer, switched on)"
+    version = max(_landlock_version(), 0)
+    if version < OLDEST:
+        return f"Landlock must be of version {OLDEST} or newer (Linux 6.2), and this kernel's is {version or 'off'}"
     return None
 
 
@@ -83,7 +89,7 @@ def limit(memory, seconds):
         resource.setrlimit(name, (value, value))
 
 
-def shut_in(folder, readable):
+def enter(folder, readable):
     """From now on this process writes to `folder` alone, reads `readable` alone, and reaches nobody."""
     libc = ctypes.CDLL(None, use_errno=True)
     _call(libc.prctl(38, 1, 0, 0, 0))  # PR_SET_NO_NEW_PRIVS
@@ -133,7 +139,7 @@ def _restrict_calls(libc):
     for number, argument, commands in partly:
         count = len(commands)
         program += [(equal, 0, count + 3, number), (load, 0, 0, 16 + 8 * argument)]
-        program += [(equal, count - place, 0, command) for place, command in enumerate(commands)]
+        program += [(equal, count - number, 0, command) for number, command in enumerate(commands)]
         program += [(answer, 0, 0, allow), (answer, 0, 0, refuse)]
     # A thread may be started, a process may not: look at the flags, the first argument.
     program += [(equal, 0, 3, clone), (load, 0, 0, 16), (any_bit, 1, 0, CLONE_THREAD), (answer, 0, 0, refuse)]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 LARGEST = 25 * 2**20  # unfolded, JSON can take 20 times as much
 SUFFIXES = (".ipynb", ".ipynb.txt", ".ipynb.json", ".json")
-SKIPPED = {".ipynb_checkpoints", "__MACOSX", "__pycache__"}
+SKIPPED = {".ipynb_checkpoints", "__MACOSX", "__pycache__", ".git"}
 
 
 class Refused(ValueError):
@@ -32,22 +32,37 @@ class Cell:
         return f'cell {self.number} ("{first[:60]}")'
 
 
-def find(folder):
-    """What was handed in: {student: [paths]}. A student is a folder, or a notebook that lies in `folder` itself.
+@dataclass(frozen=True)
+class Submission:
+    """What a student handed in: the paths of notebooks, and the names of all other files."""
 
-    A student's folder without a notebook has an empty list.
+    notebooks: list
+    others: list
+
+
+def find(folder, stems=()):
+    """What was handed in: {student: Submission}. A student is a folder, or a file that lies in `folder` itself.
+
+    Args:
+        stems: the names of the chapters' files, such as "02_dense"; at the end of a file's name they name no student.
     """
-    found = {}
-    for place in sorted(Path(folder).iterdir()):
-        if place.name.startswith(".") or place.name in SKIPPED:
+    students = {}
+    chapter = re.compile(rf"[ _-]*({'|'.join(map(re.escape, stems))})$" if stems else "(?!)")
+    for entry in sorted(Path(folder).iterdir()):
+        is_folder = entry.is_dir() and not entry.is_symlink()
+        if entry.name in SKIPPED or (entry.name.startswith(".") and not is_folder):
             continue
-        if place.is_dir() and not place.is_symlink():
-            paths = [path for path in sorted(place.rglob("*")) if path.name.lower().endswith(SUFFIXES)]
-            found[place.name] = [path for path in paths if not SKIPPED & set(path.parts) and path.name[0] != "."]
+        if is_folder:
+            paths = [path for path in sorted(entry.rglob("*")) if not SKIPPED & set(path.relative_to(entry).parts)]
+            paths = [path for path in paths if path.name[0] != "."]
+            notebooks = [path for path in paths if path.name.lower().endswith(SUFFIXES)]
+            others = [path.name for path in paths if path not in notebooks and not path.is_dir()]
+            students[entry.name] = Submission(notebooks, others)
         else:
-            stem = re.sub(r"(\.ipynb)?(\.\w+)$", "", place.name)
-            found.setdefault(re.sub(r"[ _-]*\d\d_[a-z_]+$", "", stem) or stem, []).append(place)
-    return found
+            stem = re.sub(r"(\.ipynb)?(\.\w+)$", "", entry.name)
+            student = chapter.sub("", stem) or stem
+            students.setdefault(student, Submission([], [])).notebooks.append(entry)
+    return students
 
 
 def read(path):
@@ -68,11 +83,14 @@ def read(path):
     if size == 0:
         raise Refused("it is empty")
     try:
-        told = json.loads(path.read_text(encoding="utf-8-sig"))
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError, MemoryError):
+        if re.search(r"^<<<<<<< ", path.read_text(encoding="utf8", errors="replace"), flags=re.M):
+            raise Refused("it holds a merge conflict of git (<<<<<<<): resolve it and hand it in again") from None
         raise Refused("it could not be read: was the upload cut off? Please hand it in again") from None
     try:
-        raw = told["cells"] if "cells" in told else [cell for sheet in told["worksheets"] for cell in sheet["cells"]]
+        sheets = [content] if "cells" in content else content["worksheets"]  # format 3 has sheets
+        raw = [cell for sheet in sheets for cell in sheet["cells"]]
         cells = [Cell(n, str(cell.get("cell_type")), _text(cell)) for n, cell in enumerate(raw, 1)]
     except (TypeError, KeyError, AttributeError):
         raise Refused("it is JSON, but no notebook: it has no list of cells") from None
@@ -116,8 +134,8 @@ def recognise(cells, chapters, file=""):
 def prepare(cells, names, transform, report):
     """What to run, as (number, text). Mends what tools break: cells cut in two, a definition in a cell of text.
 
-    report: told ("cell", number) before a cell is read, and what becomes of it: ("note", sentence) if it was mended,
-        ("unreadable", (number, why)) if it cannot run.
+    report: called with ("cell", number) before a cell is read, and with what becomes of it: ("note", sentence) if it
+        was mended, ("unreadable", (number, why)) if it cannot run.
     """
     in_code = {name for name in names for cell in cells if cell.kind == "code" and definition(name).search(cell.text)}
     code, problems, runs = [], {}, {}
@@ -135,10 +153,10 @@ def prepare(cells, names, transform, report):
             code.append(cell)
         else:
             report("unreadable", (cell.number, f"it is a {cell.kind} cell, so its code does not run"))
-    place = 0
-    while place < len(code):
-        cell = code[place]
-        joined = problems[cell] and _join(code, place, problems, transform)
+    index = 0
+    while index < len(code):
+        cell = code[index]
+        joined = problems[cell] and _join(code, index, transform)
         if not problems[cell]:
             runs[cell.number] = cell.text
         elif joined:
@@ -146,16 +164,16 @@ def prepare(cells, names, transform, report):
                 runs.pop(part.number, None)
             runs[joined[0].number] = "\n".join(part.text for part in joined)
             report("note", f"Cells {joined[0].number} to {joined[-1].number} were read as one: {joined[0]}.")
-            place = code.index(joined[-1])
+            index = code.index(joined[-1])
         else:
             report("unreadable", (cell.number, problems[cell]))
-        place += 1
+        index += 1
     return sorted(runs.items())
 
 
-def _join(code, place, problems, transform):
-    """The cells around `place` that are Python together, if it was cut: two or three that follow one another."""
-    for first, last in ((place - 1, place), (place, place + 1), (place - 1, place + 1), (place, place + 2)):
+def _join(code, index, transform):
+    """The cells around `index` that are Python together, if it was cut: two or three that follow one another."""
+    for first, last in ((index - 1, index), (index, index + 1), (index - 1, index + 1), (index, index + 2)):
         cells = code[max(first, 0) : last + 1]
         if len(cells) < last + 1 - first or cells[-1].number - cells[0].number != last - first:
             continue
@@ -169,6 +187,6 @@ def problem(text, transform):
     try:
         compile(transform(text), "<cell>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line, says = getattr(error, "lineno", None), str(getattr(error, "msg", error))
-        return type(error).__name__ + (f": {says}" if says else "") + (f" (line {line})" if line else "")
+        line, message = getattr(error, "lineno", None), str(getattr(error, "msg", error))
+        return type(error).__name__ + (f": {message}" if message else "") + (f" (line {line})" if line else "")
     return None

@@ -281,12 +281,12 @@ FAMILY = (
 def _row_inputs(draw):
     sizes = draw.sizes("length d_model", low=4)
     shape = (1, sizes["length"], sizes["d_model"])
-    return {"score": FAMILY, "x": draw.normal(*shape), "other": draw.normal(*shape)}
+    return {"score": {one.__name__[1:]: one for one in FAMILY}, "x": draw.normal(*shape), "other": draw.normal(*shape)}
 
 
 def _for_each(answer, score, x, other):
     """The three texts by their names, for every function of the family by its name."""
-    return {one.__name__[1:]: _named(answer(score=one, x=x, other=other)) for one in score}
+    return {name: _named(answer(score=one, x=x, other=other)) for name, one in score.items()}
 
 
 def _named(row):

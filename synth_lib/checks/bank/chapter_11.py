@@ -167,7 +167,7 @@ FLOORS = Exercise(
 
 
 # 11.2. Plain against fused, forward and backward. The machine is drawn so that there is a crossover, at `wanted`. The
-# check also asks where there is none, and with a max_length at the crossover and just below it.
+# check also asks where there is none, and with a max_length at the crossover that the answer gives and just below it.
 
 
 PLAIN, KERNEL = (12, 12, 11), (14, 12, 0)  # operations / (l^2 d_head), numbers / (l d_head), numbers / l^2
@@ -189,21 +189,21 @@ def _crossover_inputs(draw):
 
 
 def _crossovers(answer, operations_per_second, max_length, **machine):
-    """The answer, also on a machine whose bytes are slow, and with two other values of max_length."""
+    """The answer, also on a machine whose bytes are slow, and with the max_length that it gives and just below."""
 
-    def ask(operations_per_second=operations_per_second, max_length=max_length, who=answer):
-        return who(operations_per_second=operations_per_second, max_length=max_length, **machine)
+    def ask(operations_per_second=operations_per_second, max_length=max_length):
+        return answer(operations_per_second=operations_per_second, max_length=max_length, **machine)
 
     result = ask()
     if not isinstance(result, tuple) or len(result) != 3:
         return result
-    shortest = ask(who=_crossover)[0]
+    own = result[0] if type(result[0]) is int and 1 < result[0] < max_length else max_length
     slow = ask(operations_per_second=20 * operations_per_second)
     first = {
         "on this machine": result[0],
         "where bytes are slower": slow[0],
-        "if max_length is too short": ask(max_length=shortest - 1)[0],
-        "if max_length is just long enough": ask(max_length=shortest)[0],
+        "if max_length is too short": ask(max_length=own - 1)[0],
+        "if max_length is just long enough": ask(max_length=own)[0],
     }
     plain, fused = ({"on this machine": result[part], "where bytes are slower": slow[part]} for part in (1, 2))
     return {where: _in_words(length) for where, length in first.items()}, plain, fused
@@ -571,8 +571,7 @@ def _with_reads(answer, scores, value, size):
     """The result; which query's result reads which key; and whether less is multiplied than in the full product.
 
     0 times NaN is NaN, so a NaN shows who multiplies it. But not whether somebody set it to 0 before: where the NaNs
-    show nothing amiss, the operations are counted too. (Where a class is graded, the answer computes in another
-    process, and nothing is counted.)
+    show nothing amiss, the operations are counted too.
     """
     results = []
     counted = measure.operations(lambda: results.append(answer(scores=scores, value=value, size=size)))

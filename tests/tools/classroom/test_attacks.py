@@ -1,42 +1,26 @@
 """What one student's notebook, file or folder can do to the grading of all others: nothing that nobody sees."""
 
 import csv
-import dataclasses
 import json
 import os
 import platform
 import re
 import signal
 import subprocess
-import threading
-import time
 from pathlib import Path
 
 import pytest
 import torch
 
 from synth_lib import checks
-from synth_lib.checks import engine, guard
+from synth_lib.checks import engine
 from synth_lib.checks.exercise import Reads
-from tests.tools.classroom.test_classroom import (
-    BAD,
-    COURSE,
-    QUICK,
-    can_grade,
-    code,
-    graded,
-    light,
-    notebook,
-    nursery,
-    statuses,
-)
+from synth_lib.checks.runner import Outcome
+from tests.helpers.homework import BAD, COURSE, can_grade, code, light, limited, notebook, statuses
 from tools.classroom import course as courses
 from tools.classroom import grade as grading_tool
-from tools.classroom import protocol as wire
-from tools.classroom import sandbox, submissions
+from tools.classroom import protocol, sandbox, submissions
 from tools.classroom import student as students
-
-__all__ = ["nursery"]  # a fixture: pytest finds it by its name
 
 FORGE = """
 import json, os, stat, struct, time
@@ -56,12 +40,6 @@ def send(kind, header=None, payload=b""):
 """
 
 
-def seconds(work):
-    began = time.monotonic()
-    result = work()
-    return result, time.monotonic() - began
-
-
 def beside(told, cell):
     """The notebook with one more cell in front of its exercises."""
     told["cells"].insert(1, code(cell))
@@ -72,29 +50,13 @@ def beside(told, cell):
 
 
 @can_grade
-def test_an_alarm_while_a_process_is_stopped_mixes_up_no_answers(nursery):
-    """Stopped for 0.3 s, the nursery answers late: the alarm of a check rings meanwhile."""
-    first, _ = nursery.fork()
-    os.kill(nursery.process.pid, signal.SIGSTOP)
-    threading.Timer(0.3, os.kill, (nursery.process.pid, signal.SIGCONT)).start()
-    with pytest.raises(guard.TimeUp):
-        guard.within(0.1, lambda: nursery.stop(first))
-    second, channel = nursery.fork()
-    assert second > first and os.path.exists(f"/proc/{second}") and not os.path.exists(f"/proc/{first}")
-    assert os.WTERMSIG(nursery.stop(second)) == signal.SIGKILL
-    assert signal.SIGALRM not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    channel.close()
-
-
-@can_grade
-def test_the_process_that_forks_stops_its_own_children_alone(nursery):
+def test_the_process_that_forks_stops_its_own_children_alone(server):
     other = subprocess.Popen(["sleep", "100"])
     for number in (other.pid, 10**9):
-        assert nursery.stop(number) == signal.SIGKILL
-    assert other.poll() is None and nursery.alive
-    nursery.control.sendall(b"7 stop 1".ljust(students.ORDER))  # an order whose answer nobody waits for
-    child, channel = nursery.fork()
-    assert nursery.stop(child) == signal.SIGKILL
+        assert server.stop(number) == signal.SIGKILL
+    assert other.poll() is None and server.alive
+    child, channel = server.fork()
+    assert server.stop(child) == signal.SIGKILL
     channel.close()
     other.kill()
     other.wait()
@@ -107,49 +69,95 @@ QUANTIZED = BAD + "return torch.quantize_per_tensor(torch.ones(2, 3), 0.1, 1, to
 
 @can_grade
 @pytest.mark.parametrize("answer", [QUANTIZED, BAD + "return x.to(torch.float8_e5m2)"])
-def test_a_tensor_of_no_plain_dtype_is_named(nursery, tmp_path, answer):
-    result = graded(nursery, tmp_path, light("02", {"02.1": answer}))
+def test_a_tensor_of_no_plain_dtype_is_named(graded, answer):
+    result = graded(light("02", {"02.1": answer}))
     assert re.search(r"the result is a tensor of torch\.(qint8|float8_e5m2); give it", result.verdicts["02.1"][1])
     assert statuses(result) == ["wrong"] + ["right"] * 4
 
 
-def tensor(**told):
-    return {"tensor": {"shape": [2], "dtype": "torch.float32", "layout": "torch.strided", "at": 0, **told}}
+def tensor(**changes):
+    return {"tensor": {"shape": [2], "dtype": "torch.float32", "layout": "torch.strided", **changes}}
 
 
 @pytest.mark.parametrize(
-    "told",
+    "changes",
     [
         {"dtype": "torch.qint8"}, {"dtype": "torch.quint4x2"}, {"dtype": "torch.bits8"}, {"dtype": "torch.complex32"},
         {"shape": [0, 2**62, 2**62]}, {"shape": [0, 2**40]}, {"shape": [2.0]}, {"shape": [True]}, {"shape": [1] * 65},
         {"shape": [2**40], "device": "cuda"}, {"shape": [2**40], "layout": "torch.sparse_csr"}, {"shape": [-1, -2]},
-        {"at": -4}, {"at": "x"}, {"dtype": ["torch.float32"]},
+        {"dtype": ["torch.float32"]}, {"shape": [3]},
     ],
 )  # fmt: skip
-def test_a_tensor_that_nobody_has_made_is_refused(told):
-    with pytest.raises(wire.Garbled):
-        wire.decode(tensor(**told), bytes(8), revive=None)
+def test_a_tensor_that_nobody_has_made_is_refused(changes):
+    with pytest.raises(protocol.ProtocolError):
+        protocol.decode(tensor(**changes), bytes(8))
 
 
 def test_a_sparse_tensor_keeps_its_kind_alone():
-    plain = wire.Plain(keep=None)
-    back = wire.decode(plain.encode(torch.ones(3, 2).to_sparse()), bytes(plain.payload), revive=None)
-    assert (back.layout, back.shape, plain.payload) == (torch.sparse_coo, (3, 2), b"")
+    payload = bytearray()
+    back = protocol.decode(protocol.encode(torch.ones(3, 2).to_sparse(), payload), payload)
+    assert (back.layout, back.shape, payload) == (torch.sparse_coo, (3, 2), b"")
 
 
-def test_a_state_that_reads_behind_the_generator_is_refused():
-    state = torch.get_rng_state()
-    for drawn in range(3):
-        plain = wire.Plain(keep=None)
-        told = plain.encode(torch.Generator().manual_seed(drawn).get_state())
-        assert wire.random_state(told, plain.payload).shape == state.shape
-    for place, value in ((8, 600), (16, 624), (16, -1)):  # how many numbers are left; which comes next
-        forged = bytearray(plain.payload)
-        forged[place : place + 4] = value.to_bytes(4, "little", signed=True)
-        forged[8:12] = (600).to_bytes(4, "little")
-        forged[16:18] = forged[16:18] if place == 16 else (600).to_bytes(2, "little")
-        with pytest.raises(wire.Garbled):
-            wire.random_state(told, forged)
+# --- a message makes no more of itself than its bytes ---
+
+
+def test_two_tensors_never_are_made_of_the_same_bytes():
+    """Each byte is used once, so that all tensors of a message are no larger than the message."""
+    two = protocol.decode({"list": [tensor(), tensor(dtype="torch.bool", shape=[8])]}, bytes(range(16)))
+    assert two[0].view(torch.uint8).tolist() == [*range(8)] and two[1].tolist() == [True] * 8
+    for more in ({}, {"at": 0}):
+        with pytest.raises(protocol.ProtocolError):
+            protocol.decode({"list": [tensor(**more)] * 3}, bytes(16))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"dict": [[{"int": hex(n * (2**61 - 1))}, None] for n in range(20_000)]},  # all of one hash
+        {"set": [{"int": hex(n * (2**61 - 1))} for n in range(20_000)]},
+        {"list": [{"list": [None] * 1000}] * 1000},
+    ],
+    ids=["names of one hash", "a set of one hash", "many parts"],
+)
+def test_the_parts_of_a_message_are_counted(value):
+    with pytest.raises(protocol.ProtocolError):
+        protocol.decode(value, b"")
+
+
+SAME_BYTES = """
+from tools.classroom import protocol
+def many(connection, outcome):
+    header = {name: value for name, value in vars(outcome).items() if name != "result"}
+    part = {"tensor": {"shape": [2**22], "dtype": "torch.uint8", "layout": "torch.strided", "at": 0}}
+    protocol.send(connection, "outcome", {**header, "result": {"list": [part] * 30_000}}, bytes(2**22))
+"""
+
+
+@can_grade
+def test_a_notebook_that_forges_messages_gets_no_memory_of_the_grader(graded):
+    """4 MB named 30,000 times would be 120 GB."""
+    answer = SAME_BYTES + BAD + "protocol.send_outcome = many\n    return x"
+    result = graded(light("02", {"02.1": answer}))
+    assert "sends nonsense" in result.verdicts["02.1"][1]
+    assert statuses(result) == ["wrong"] + ["right"] * 4
+
+
+HEADER = {name: value for name, value in vars(Outcome("result", text="")).items()}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"end": 3}, {"end": "right"}, {"end": []}, {"text": None},
+        {"warning": ["w"]}, {"bases": 7}, {"names": None}, {"printed": "many"},
+        {"result": {"other": 3}}, {"more": 1},
+    ],
+)  # fmt: skip
+def test_an_outcome_that_is_none_is_refused(changes):
+    assert protocol.read_outcome({**HEADER, "text": "t" * 9999, "printed": 10**40}, b"").text == "t" * 2000
+    with pytest.raises(protocol.PROTOCOL_ERRORS):
+        protocol.read_outcome({**HEADER, **changes}, b"")
 
 
 def test_a_result_of_another_shape_for_other_inputs_is_not_broadcast():
@@ -164,60 +172,57 @@ def test_a_result_of_another_shape_for_other_inputs_is_not_broadcast():
 
 DRIP = FORGE + 'os.write(CHANNEL, bytes([0, 0, 9, 0] * 2))\nwhile 1:\n    os.write(CHANNEL, b" ")\n    time.sleep(0.5)'
 FLOOD = FORGE + 'for _ in range(3000):\n    send("note", "n" * 400)\n    send("unreadable", [2, "u" * 400])'
-LONG = FORGE + 'send("ready", {"failed": {"3": "word " * 10**5, "77": "x"}, "found": {"other": [1]}})\ntime.sleep(9)'
+LONG = FORGE + 'send("ready", {"failed": {"3": "word " * 10**5, "77": "x"}, "versions": {"other": 1}})\ntime.sleep(99)'
 
 
 @can_grade
-def test_a_message_that_drips_is_stopped_in_time(nursery, tmp_path):
-    limits = {**QUICK, "seconds_per_cell": 1}
-    course = dataclasses.replace(COURSE, limits=limits)
-    result, took = seconds(lambda: graded(nursery, tmp_path, beside(light("02"), DRIP), course))
-    assert set(statuses(result)) == {"right"} and "does not end within 1 seconds" in result.troubles[0] and took < 6
+def test_a_message_that_drips_is_stopped_in_time(graded):
+    result = graded(beside(light("02"), DRIP), limited(seconds_per_cell=2))
+    assert set(statuses(result)) == {"right"} and "does not end within 2 seconds" in result.troubles[0]
 
 
 @can_grade
-def test_many_short_cells_do_not_take_longer_than_one_notebook_may(nursery, tmp_path):
-    course = dataclasses.replace(COURSE, limits={**QUICK, "seconds_per_notebook": 2})
+def test_many_short_cells_do_not_take_longer_than_one_notebook_may(graded):
     told = light("02")
     told["cells"][1:1] = [code("import time; time.sleep(0.09)")] * 60
-    result, took = seconds(lambda: graded(nursery, tmp_path, told, course))
-    assert took < 4 and "its cells take more than 2 seconds together" in result.refused
+    result = graded(told, limited(seconds_per_notebook=2))
+    assert "its cells take more than 2 seconds together" in result.refused
     assert set(statuses(result)) == {"not graded"}
 
 
 @can_grade
-def test_when_the_time_is_over_no_answer_is_called_wrong(nursery, tmp_path):
-    course = dataclasses.replace(COURSE, limits={**QUICK, "seconds_per_notebook": 3})
-    told = light("02", {"02.1": BAD + "import time; time.sleep(9)"})
-    result, took = seconds(lambda: graded(nursery, tmp_path, told, course))
-    assert set(statuses(result)) == {"not graded"} and took < 5
+def test_when_the_time_is_over_no_answer_is_called_wrong(graded):
+    told = light("02", {"02.1": BAD + "import time; time.sleep(90)"})
+    result = graded(told, limited(seconds_per_notebook=8))
+    assert set(statuses(result)) == {"not graded"}
     assert "the time for this notebook is used up" in result.verdicts["02.1"][1]
 
 
 @can_grade
-def test_a_flood_of_messages_is_cut(nursery, tmp_path):
-    result = graded(nursery, tmp_path, beside(light("02"), FLOOD))
+def test_a_flood_of_messages_is_cut(graded):
+    result = graded(beside(light("02"), FLOOD))
     assert set(statuses(result)) == {"right"} and len(result.notes) <= 100
     assert max(map(len, result.notes + result.troubles)) < 500
     told = notebook(["import torch", LONG, "def linear_scores(x):\n  pass"])
-    result = graded(nursery, tmp_path, told)
+    result = graded(told)
     assert len(json.dumps(result.as_dict())) < 5000 and "word" in result.verdicts["02.1"][1]
 
 
 @can_grade
-def test_a_result_of_endless_json_is_named(nursery, tmp_path):
-    result = graded(nursery, tmp_path, light("02", {"02.1": BAD + "return [None] * 10**6"}))
+def test_a_result_of_endless_json_is_named(graded):
+    result = graded(light("02", {"02.1": BAD + "return [None] * 10**6"}))
     assert "the result is too large: a message has 5 MB, more than 4" in result.verdicts["02.1"][1]
     assert statuses(result) == ["wrong"] + ["right"] * 4
-    forged = FORGE + BAD + 'send("result", [[]] * 1500000)\n    time.sleep(9)'
-    result = graded(nursery, tmp_path, light("02", {"02.1": forged}))
+    forged = FORGE + BAD + 'send("outcome", [[]] * 1500000)\n    time.sleep(99)'
+    result = graded(light("02", {"02.1": forged}))
     assert "nonsense" in result.verdicts["02.1"][1] and statuses(result) == ["wrong"] + ["right"] * 4
 
 
 @can_grade
-def test_a_long_verdict_is_cut(nursery, tmp_path, monkeypatch):
-    monkeypatch.setattr(checks, "check", lambda key, answer: checks.Verdict(key, "wrong", "n" * 10**5, "n" * 10**5))
-    result = graded(nursery, tmp_path, light("02"))
+def test_a_long_verdict_is_cut(graded, monkeypatch):
+    long = checks.Verdict("02.1", "wrong", "n" * 10**5, "n" * 10**5)
+    monkeypatch.setattr(engine, "judge", lambda *arguments, **options: long)
+    result = graded(light("02"))
     assert {tuple(map(len, verdict)) for verdict in result.verdicts.values()} == {(5, 2000, 2000)}
 
 
@@ -232,29 +237,28 @@ def test_a_row_and_a_page_show_the_first_of_many_reasons():
 # --- disk, memory, threads, cores ---
 
 EXCESSES = {
-    "makes more than 2000 files": "import time\nfor n in range(10**4): open(f'f{n}', 'w').close()\ntime.sleep(9)",
-    "writes more than 1 MB": "import time\nopen('f', 'wb').write(bytes(2 * 2**20))\ntime.sleep(9)",
+    "makes more than 2000 files": "import time\nfor n in range(10**4): open(f'f{n}', 'w').close()\ntime.sleep(99)",
+    "writes more than 1 MB": "import time\nopen('f', 'wb').write(bytes(2 * 2**20))\ntime.sleep(99)",
     "writes more than 1 MB ": (
-        "import os, time\nf = open('f', 'wb')\nos.unlink('f')\nf.write(bytes(2 * 2**20)); f.flush()\ntime.sleep(9)"
+        "import os, time\nf = open('f', 'wb')\nos.unlink('f')\nf.write(bytes(2 * 2**20)); f.flush()\ntime.sleep(99)"
     ),
     "starts more than 200 threads": (
         "import threading, time\nthreading.stack_size(32768)\n"
-        "for _ in range(400): threading.Thread(target=time.sleep, args=(9,), daemon=True).start()\ntime.sleep(9)"
+        "for _ in range(400): threading.Thread(target=time.sleep, args=(99,), daemon=True).start()\ntime.sleep(99)"
     ),
 }
 
 
 @can_grade
 @pytest.mark.parametrize("reason", EXCESSES)
-def test_a_process_that_takes_too_much_is_stopped_at_once(nursery, tmp_path, monkeypatch, reason):
+def test_a_process_that_takes_too_much_is_stopped_at_once(graded, monkeypatch, reason):
     monkeypatch.setattr(students, "MOST_MB", 1)
-    course = dataclasses.replace(COURSE, limits={**QUICK, "seconds_per_cell": 8})
-    result, took = seconds(lambda: graded(nursery, tmp_path, beside(light("02"), EXCESSES[reason]), course))
-    assert set(statuses(result)) == {"right"} and took < 6
+    result = graded(beside(light("02"), EXCESSES[reason]))
+    assert set(statuses(result)) == {"right"}
     assert f"{reason.strip()}, and was left out" in result.troubles[0]
     answer = light("02", {"02.1": BAD + EXCESSES[reason].replace("\n", "\n    ")})
     if reason == "writes more than 1 MB":
-        assert f"it {reason}" in graded(nursery, tmp_path, answer, course).verdicts["02.1"][1]
+        assert f"it {reason}" in graded(answer).verdicts["02.1"][1]
 
 
 def test_a_folder_that_nobody_can_look_into_is_too_much(tmp_path, monkeypatch):
@@ -268,7 +272,7 @@ def test_a_folder_that_nobody_can_look_into_is_too_much(tmp_path, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(students.Excess, match="nobody can look into"):
+    with pytest.raises(students.LimitExceeded, match="nobody can look into"):
         students.contents(tmp_path)
 
 
@@ -308,12 +312,54 @@ def calls_of(machine):
 
 
 @can_grade
-def test_what_would_pass_by_a_limit_is_refused(nursery, tmp_path, monkeypatch):
+def test_what_would_pass_by_a_limit_is_refused(server, graded, monkeypatch):
     """Memory that is a file, long pipes, another rank among processes, a life beyond the grader's, a second core."""
-    monkeypatch.setattr(nursery, "core", min(os.sched_getaffinity(0)))
-    told = light("02", {"02.1": REACH.replace("IOPRIO_SET", calls_of(platform.machine())["ioprio_set"])})
-    says = graded(nursery, tmp_path, told).verdicts["02.1"][1]
-    assert "ValueError: memory pipe parent dump scheduler affinity disk, True 1." in says, says
+    monkeypatch.setattr(server, "core", min(os.sched_getaffinity(0)))
+    answer = REACH.replace("IOPRIO_SET", calls_of(platform.machine())["ioprio_set"])
+    message = graded(light("02", {"02.1": answer})).verdicts["02.1"][1]
+    assert "ValueError: memory pipe parent dump scheduler affinity disk, True 1." in message, message
+
+
+WATCH = """
+import ctypes, os
+import synth_lib
+libc = ctypes.CDLL(None, use_errno=True)
+def refused(name, work):
+    ctypes.set_errno(0)
+    try:
+        return "" if work() != -1 or ctypes.get_errno() not in (1, 13) else name
+    except PermissionError:
+        return name
+def call(name):
+    return lambda: libc.syscall(CALLS[name], 0, 0, 0, 0, 0)
+def linear_scores(x, W1, b1, W2, b2):
+    names = [refused(name, call(name)) for name in sorted(CALLS)]
+    names.append(refused("emptied", lambda: os.open(synth_lib.__file__, os.O_RDONLY | os.O_TRUNC)))
+    raise ValueError(f"{' '.join(names)}, {os.path.getsize(synth_lib.__file__) > 0}")
+"""
+OTHERS = [
+    "shmget", "shmat", "shmctl", "shmdt", "semget", "semop", "semctl", "semtimedop", "msgget", "msgsnd", "msgrcv",
+    "msgctl", "inotify_init", "inotify_init1", "inotify_add_watch", "fanotify_init", "fanotify_mark",
+]  # fmt: skip
+
+
+@can_grade
+def test_memory_and_queues_of_others_and_watches_are_refused(graded):
+    """What System V shares with every program, who makes files where, and O_TRUNC of what may be read."""
+    known = calls_of(platform.machine())
+    calls = {name: int(known[name]) for name in OTHERS if name in known}
+    assert len(calls) >= len(OTHERS) - 1  # aarch64 has no inotify_init
+    message = graded(light("02", {"02.1": f"CALLS = {calls}\n" + WATCH})).verdicts["02.1"][1]
+    assert f"ValueError: {' '.join(sorted(calls))} emptied, True." in message, message
+
+
+@pytest.mark.parametrize(("version", "lacks"), [(-1, "is off"), (1, "is 1"), (2, "is 2"), (3, None), (7, None)])
+def test_a_kernel_that_lets_files_be_emptied_is_refused(monkeypatch, version, lacks):
+    monkeypatch.setattr(sandbox, "_landlock_version", lambda: version)
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    reason = sandbox.missing()
+    assert reason is lacks or (lacks in reason and "version 3 or newer (Linux 6.2)" in reason)
 
 
 def test_the_workers_take_the_cores_in_turn(monkeypatch):
@@ -397,17 +443,17 @@ def test_a_worker_lost_to_somebody_else_costs_nobody(monkeypatch, tmp_path):
 
 
 @can_grade
-def test_a_full_disk_is_no_students_fault(nursery, tmp_path, monkeypatch):
+def test_a_full_disk_is_no_students_fault(server, graded, monkeypatch):
     def full(prefix):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(students.tempfile, "mkdtemp", full)
-    with pytest.raises(students.OutOfOrder, match="no room for its folder"):
-        graded(nursery, tmp_path, light("02"))
+    with pytest.raises(students.GraderUnavailable, match="no room for its folder"):
+        graded(light("02"))
 
 
 class Idle:
-    """Stands for a nursery that is not needed."""
+    """Stands for a fork server that is not needed."""
 
     alive = True
 
@@ -416,16 +462,17 @@ class Idle:
 
 
 def test_what_is_out_of_order_is_tried_again_and_not_written_down(tmp_path, monkeypatch):
-    fates = iter([students.OutOfOrder("full"), None, students.OutOfOrder("full"), students.OutOfOrder("full")])
+    full = students.GraderUnavailable("full")
+    fates = iter([full, None, full, full])
 
     def grade(*arguments):
         if fate := next(fates):
             raise fate
         return grading_tool.Result("a.ipynb")
 
-    for name, value in {"Nursery": Idle, "grade": grade, "Finalize": lambda *a, **k: None}.items():
+    for name, value in {"ForkServer": Idle, "grade": grade, "Finalize": lambda *a, **k: None}.items():
         monkeypatch.setattr(grading_tool, name, value)
-    monkeypatch.setattr(grading_tool, "WORKER", {"course": COURSE, "protected": True, "nursery": None})
+    monkeypatch.setattr(grading_tool, "WORKER", {"course": COURSE, "protected": True, "server": None})
     monkeypatch.setattr(grading_tool.time, "sleep", lambda seconds: None)
     assert grading_tool.grade_in_worker("a.ipynb")["refused"] == ""
     result = grading_tool.grade_in_worker("a.ipynb")
@@ -461,10 +508,11 @@ def test_nothing_but_a_file_of_some_size_is_opened(tmp_path, monkeypatch):
     (tmp_path / "folder" / "a.ipynb").mkdir(parents=True)
     says = {"pipe": "a pipe or a device", "zero": "a link", "large": "more than 25: clear", "folder": "it is a folder"}
     monkeypatch.setattr(grading_tool, "open", None, raising=False)
-    for student, paths in submissions.find(tmp_path).items():
-        assert grading_tool.file_key(student, paths[0], "base").startswith(f"base/{student}/a.ipynb/")
+    for student, submission in submissions.find(tmp_path).items():
+        (path,) = submission.notebooks
+        assert grading_tool.file_key(student, path, "base").startswith(f"base/{student}/a.ipynb/")
         with pytest.raises(submissions.Refused, match=says[student]):
-            submissions.read(paths[0])
+            submissions.read(path)
 
 
 def test_each_student_has_a_page_whatever_the_name():
@@ -489,19 +537,21 @@ def test_what_a_terminal_or_a_table_would_obey_is_shown_as_text(tmp_path):
 
 
 def test_names_that_are_easily_taken_for_another_get_a_look(tmp_path):
-    for name in ("Zoe 1/a.ipynb", "zoe  1/a.ipynb", "bob/a.ipynb", "bob_02_dense.ipynb", "eve/a.ipynb", " /a.ipynb"):
+    names = ["Zoe 1/a.ipynb", "zoe  1/a.ipynb", "bob/a.ipynb", "bob_02_dense.ipynb", "eve/a.ipynb", " /a.ipynb"]
+    for name in [*names, "dan_02_dense.ipynb", "dan.ipynb"]:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("{}")
-    handed_in = submissions.find(tmp_path)
+    handed_in = submissions.find(tmp_path, ["02_dense"])
     course = courses.read(["02"])
     right = {key: ["right", "Right.", ""] for key in course.chapters["02"].points}
     result = {"file": "a.ipynb", "chapter": "02", "refused": "", "verdicts": right, "troubles": [], "notes": []}
-    rows = [grading_tool.row_of(student, [result], course) for student in handed_in]
+    rows = [grading_tool.row_of(name, [result] * len(own.notebooks), course) for name, own in handed_in.items()]
     grading_tool.mark_names(rows, handed_in, tmp_path)
-    told = {row["student"]: (row["look"], row["reason"]) for row in rows}
-    assert told["Zoe 1"] == told["zoe  1"] == ("look", 'the names "Zoe 1" and "zoe  1" look the same')
-    assert told["bob"] == ("look", '"bob" is a folder and a file beside it; both are taken for one student\'s')
-    assert told["eve"] == told['" "'] == ("", "all right")
+    reasons = {row["student"]: (row["needs_review"], row["reason"]) for row in rows}
+    assert reasons["Zoe 1"] == reasons["zoe  1"] == (True, 'the names "Zoe 1" and "zoe  1" look the same')
+    assert reasons["bob"] == (True, '"bob" is a folder and a file beside it; both are taken for one student\'s')
+    assert reasons["dan"][0] and "are of one chapter, and taken for the work of one student" in reasons["dan"][1]
+    assert reasons["eve"] == reasons['" "'] == (False, "all right")
 
 
 @can_grade
@@ -540,9 +590,7 @@ def test_a_disk_that_is_full_at_the_end_is_one_sentence(tmp_path, monkeypatch, c
     )
     assert grading_tool.main() == 2
     said = capsys.readouterr().err.splitlines()[-1]
-    assert said.endswith(
-        "cannot be written: No space left on device. Make room for it and call this again: it goes on."
-    )
+    assert said.endswith("cannot be written: No space left on device. Make room, then call this again: it goes on.")
 
 
 def test_a_table_that_a_teacher_has_edited_is_kept(tmp_path):
@@ -563,4 +611,4 @@ def test_an_error_without_words_ends_with_its_name(error, says):
         raise error
 
     assert submissions.problem("x", transform) == says
-    assert engine._says(StopIteration()) == "with StopIteration."
+    assert engine._with("StopIteration: ") == "with StopIteration."

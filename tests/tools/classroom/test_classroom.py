@@ -2,13 +2,17 @@
 
 import csv
 import dataclasses
+import functools
+import io
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import nbformat
@@ -18,56 +22,20 @@ from torch import nn
 
 from synth_lib import checks
 from synth_lib.checks import engine
-from synth_lib.checks.compare import difference
+from synth_lib.checks.compare import Other, difference, plain_copy
 from synth_lib.checks.exercise import TRIALS, Draw
+from synth_lib.checks.runner import in_this_process
+from tests.helpers.homework import BAD, COURSE, PATIENT, can_grade, code, light, limited, notebook, statuses
 from tools.build_notebooks import build, cut_solution
-from tools.classroom import assignment, fuzz_grading, sandbox, submissions
+from tools.classroom import assignment, fuzz_grading, protocol, sandbox, submissions
 from tools.classroom import course as courses
 from tools.classroom import grade as grading_tool
-from tools.classroom import protocol as wire
-from tools.classroom.grading import grade, grading_checks
+from tools.classroom.grading import grade
+from tools.classroom.student import ForkServer, Student
 
 ROOT = Path(__file__).resolve().parents[3]
-COURSE = courses.read()
-QUICK = {"seconds_per_cell": 3, "seconds_per_notebook": 60, "seconds_per_exercise": 30, "memory_gib": 1.0}
-LIMITED = dataclasses.replace(COURSE, limits=QUICK)
+every_chapter = pytest.mark.parametrize("chapter", COURSE.chapters, ids=lambda number: f"chapter_{number}")
 KEYS = [key for chapter in COURSE.chapters.values() for key in chapter.points]
-
-can_grade = pytest.mark.skipif(sandbox.missing() is not None, reason=str(sandbox.missing()))
-
-
-@pytest.fixture(scope="module")
-def nursery():
-    from tools.classroom.student import Nursery
-
-    with Nursery() as one:
-        yield one
-
-
-def code(source):
-    return {"cell_type": "code", "source": source, "metadata": {}, "outputs": [], "execution_count": None}
-
-
-def notebook(cells):
-    return {"nbformat": 4, "nbformat_minor": 4, "metadata": {}, "cells": [code(cell) for cell in cells]}
-
-
-def light(chapter, answers=None):
-    """A notebook of a chapter without its lesson: imports, and the solution of each exercise or another answer."""
-    solved = [cell for cell in build(COURSE.chapters[chapter].path, True).cells if "exercise" in cell.metadata]
-    answers = answers or {}
-    imports = [text for text in COURSE.chapters[chapter].lesson if text.startswith(("import", "from"))][:1]
-    return notebook([*imports, *(answers.get(cell.metadata.exercise, cell.source) for cell in solved)])
-
-
-def graded(nursery, folder, told, course=LIMITED, name="02_dense.ipynb"):
-    path = folder / name
-    path.write_text(told if isinstance(told, str) else json.dumps(told), encoding="utf8")
-    return grade(nursery, path, course)
-
-
-def statuses(result):
-    return [verdict[0] for verdict in result.verdicts.values()]
 
 
 # --- what counts: classroom.toml ---
@@ -106,61 +74,49 @@ def test_a_known_mistake_can_be_worth_a_share():
     assert course.points("02.2", "wrong", "Not yet.") == 0 and course.points("02.2", "right", "Right.") == 2
 
 
-# --- points, in this process: every banked answer ---
-
-
-@pytest.mark.parametrize("key", KEYS)
-def test_each_banked_answer_gets_exactly_its_points_with_the_seed_of_grading(key):
-    """Right ones all, wrong ones none, in this process; below, some of each exercise through a student's process."""
-    exercise, whole = checks.find(key), COURSE.chapters[key[:2]].points[key]
-    alone = dataclasses.replace(exercise, wrong=())  # whether it is right does not depend on the search for its name
-    with grading_checks(COURSE):
-        for answer in exercise.right:
-            verdict = engine._judge(alone, answer, 0)
-            assert COURSE.points(key, verdict.status, verdict.message) == whole, verdict
-        for mistake in (
-            exercise.wrong if exercise.trials == TRIALS else exercise.wrong[:2]
-        ):  # few where it trains
-            verdict = engine._judge(alone, mistake.answer, 0)
-            assert COURSE.points(key, verdict.status, verdict.message) == 0, "choose another seed in classroom.toml"
-
-
-def test_the_seed_of_grading_gives_other_inputs():
-    with grading_checks(COURSE):
-        other = Draw(0).normal(3)
-    assert not torch.equal(other, Draw(0).normal(3)) and Draw is Draw
-
-
 # --- what travels ---
 
 
 def test_values_come_back_as_they_were():
     values = [
-        None, True, 3, -(2**70), 0.1, float("inf"), 1 + 2j, "ü", [1, (2, {"a": {3}})], torch.Size([2, 3]),
-        torch.float16,        torch.tensor([[1.5, 2]]), torch.tensor(3), torch.ones(0, 4), torch.tensor([True, False]),
+        None, True, 3, -(2**70), 0.1, float("inf"), 1 + 2j, "ü", [1, (2, {"a": [3]})], torch.Size([2, 3]),
+        torch.float16, torch.tensor([[1.5, 2]]), torch.tensor(3), torch.ones(0, 4), torch.tensor([True, False]),
         torch.ones(2, 2, dtype=torch.bfloat16), torch.arange(6).reshape(2, 3).T, nn.Parameter(torch.ones(2)),
+        [torch.ones(2), torch.zeros(3, dtype=torch.bool)], {1: torch.ones(1)}, Other("a generator"),
     ]  # fmt: skip
     for value in values:
-        plain = wire.Plain(keep=None)
-        back = wire.decode(json.loads(json.dumps(plain.encode(value))), bytes(plain.payload), revive=None)
+        payload = bytearray()
+        back = protocol.decode(json.loads(json.dumps(protocol.encode(plain_copy(value), payload))), payload)
         assert difference(back, value.detach() if isinstance(value, nn.Parameter) else value) is None, value
 
 
 @pytest.mark.parametrize(
-    "told",
+    "description",
     [
-        3, {"tensor": {"shape": [9], "dtype": "torch.float32", "layout": "torch.strided", "at": 0}},
-        {"tensor": {"shape": [-1], "dtype": "torch.float32", "layout": "torch.strided", "at": 0}}, {"int": "x"},
-        {"dict": [[{"list": []}, 1]]}, {"tensor": {}}, {"a": 1, "b": 2}, {"dtype": "os.system"},
-        {"set": [{"list": []}]},
+        3, {"tensor": {"shape": [9], "dtype": "torch.float32", "layout": "torch.strided"}}, {"int": "x"},
+        {"tensor": {"shape": [-1], "dtype": "torch.float32", "layout": "torch.strided"}}, {"int": 3}, {"other": 3},
+        {"dict": [[{"list": []}, 1]]}, {"tensor": {}}, {"a": 1, "b": 2}, {"dtype": "os.system"}, {"set": []}, {"no": 1},
     ],
 )  # fmt: skip
-def test_garbled_values_are_refused(told):
-    def revive(told):
-        raise wire.Garbled
+def test_what_describes_no_value_is_refused(description):
+    with pytest.raises(protocol.ProtocolError):
+        protocol.decode(description, b"")
 
-    with pytest.raises(wire.Garbled):
-        wire.decode(told, b"", revive)
+
+def test_no_answer_and_no_mistake_travels_with_the_inputs():
+    """What a student's process gets for an exercise: how an answer is run, and on what."""
+    for key in KEYS:
+        exercise, sent = checks.find(key), []
+
+        class Noting(protocol.Pickler):
+            def function(self, value, sent=sent):
+                sent.append(value.__code__)
+                return super().function(value)
+
+        Noting(io.BytesIO(), 5).dump((exercise.run, exercise.inputs(Draw(0)), exercise.forbidden))
+        answers = {one.__code__ for one in [*exercise.right, *(mistake.answer for mistake in exercise.wrong)]
+                   if isinstance(one, types.FunctionType)}  # fmt: skip
+        assert not answers & set(sent), key
 
 
 # --- what is handed out ---
@@ -184,6 +140,54 @@ def test_a_hand_out_holds_notebooks_library_and_a_readme_with_two_steps(handed_o
     for start in ("## Start on your own machine", "## Start in Colab"):
         steps = [line for line in text.split(start)[1].split("##")[0].splitlines() if line[:2] in ("1.", "2.", "3.")]
         assert [step[:2] for step in steps] == ["1.", "2."]
+
+
+IMPORTS = """
+import ast, os, sys
+import einops, IPython, matplotlib.pyplot, numpy, sacrebleu, sklearn, tokenizers, torch, tqdm
+for folder in sys.argv[1:]:
+    if os.fork() == 0:  # each with its own hand-out on the path, and nothing else of the library
+        try:
+            os.chdir(folder)
+            sys.path[0] = ""
+            for text in open("cells", encoding="utf8").read().split("\\0"):
+                tree = ast.parse(text)
+                for node in ast.walk(tree):
+                    if isinstance(node, (ast.Import, ast.ImportFrom)):
+                        exec(compile(ast.Module([node], []), "cell", "exec"), {})
+            import synth_lib
+            assert os.path.samefile(os.path.dirname(synth_lib.__file__), "synth_lib")
+            from synth_lib import checks
+            for chapter in os.listdir("synth_lib/checks/bank"):
+                if chapter.startswith("chapter_"):
+                    checks.find(chapter[8:10] + ".1")
+            print("imported", flush=True)
+        except BaseException as error:
+            print(folder, repr(error), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_the_hand_out_of_each_chapter_has_what_its_cells_import_and_no_other_wing(tmp_path):
+    plain, wings = [name for name in sys.path if name.endswith("site-packages")], {}
+    for number, chapter in COURSE.chapters.items():
+        folder = tmp_path / number
+        assignment.copy_library(courses.read([number]), folder)
+        cells = [cell.source for cell in assignment.read_source(chapter.path) if cell.cell_type == "code"]
+        readable = [text for text in cells if submissions.problem(text, lambda text: text) is None]
+        (folder / "cells").write_text("\0".join(readable), encoding="utf8")
+        wings[number] = {path.name for path in (folder / "synth_lib").iterdir() if path.is_dir()} - {"checks"}
+        banks = {path.name for path in (folder / "synth_lib" / "checks" / "bank").glob("*.py")}
+        assert banks == {"__init__.py", f"chapter_{number}.py"}
+        assert (folder / "data").exists() == ("text" in wings[number])
+    assert wings["02"] == set() and wings["00"] == {"text"} and wings["08"] == {"lab", "text"}
+    start = f"import sys; sys.path[:0] = ['']; sys.path += {plain!r}\n" + IMPORTS
+    folders = [str(tmp_path / number) for number in COURSE.chapters]
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-S", "-c", start, *folders]
+    done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True)
+    assert done.stdout.split("\n") == ["imported"] * len(folders) + [""], done.stdout + done.stderr
 
 
 def test_a_hand_out_has_blanks_and_the_points_of_classroom_toml(handed_out):
@@ -237,26 +241,53 @@ def test_the_checks_work_in_a_hand_out(handed_out, tmp_path, in_colab):
 
 
 def test_students_are_folders_or_files(tmp_path):
-    for name in ("ann/a.ipynb", "ann/sub/b.ipynb", "ann/.ipynb_checkpoints/a.ipynb", "bob_02_dense.ipynb", "cem.zip"):
+    names = [
+        "ann/a.ipynb", "ann/sub/b.ipynb", "ann/.ipynb_checkpoints/a.ipynb", "bob_02_dense.ipynb", "cem.zip",
+        "eve/work.zip", "eve/02_dense.py", ".fay/a.ipynb", ".git/a.ipynb", ".DS_Store",
+        "team_01_final.ipynb", "team_02_final.ipynb", "mueller24_abc.ipynb", "mueller25_abc.ipynb", "02_dense.ipynb",
+    ]  # fmt: skip
+    for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("{}")
     (tmp_path / "dan").mkdir()
-    found = {student: [path.name for path in paths] for student, paths in submissions.find(tmp_path).items()}
-    assert found == {"ann": ["a.ipynb", "b.ipynb"], "bob": ["bob_02_dense.ipynb"], "cem": ["cem.zip"], "dan": []}
+    handed_in = submissions.find(tmp_path, ["01_dot_product", "02_dense"])
+    assert {student: ([path.name for path in own.notebooks], own.others) for student, own in handed_in.items()} == {
+        "ann": (["a.ipynb", "b.ipynb"], []), "bob": (["bob_02_dense.ipynb"], []), "cem": (["cem.zip"], []),
+        "dan": ([], []), "eve": ([], ["02_dense.py", "work.zip"]), ".fay": (["a.ipynb"], []),
+        "team_01_final": (["team_01_final.ipynb"], []), "team_02_final": (["team_02_final.ipynb"], []),
+        "mueller24_abc": (["mueller24_abc.ipynb"], []), "mueller25_abc": (["mueller25_abc.ipynb"], []),
+        "02_dense": (["02_dense.ipynb"], []),
+    }  # fmt: skip
+
+
+def test_a_missing_chapter_and_a_file_that_is_no_notebook_ask_for_a_look():
+    course = courses.read(["02"])
+    row = grading_tool.row_of("ann", [], course, ["work.zip"])
+    assert row["needs_review"] and "nothing handed in; not read: work.zip" in row["reason"]
+    assert "work.zip" in grading_tool.feedback.pages(row, course, dict.fromkeys(course.chapters["02"].points, "t"))[0]
+    row, *_ = page_of(dict.fromkeys(course.chapters["02"].points, RIGHT))
+    assert not row["needs_review"]
+    assert not grading_tool.row_of("ann", [], course)["needs_review"]
+
+
+def test_a_chapter_without_answers_is_said_once():
+    row, *_ = page_of(dict.fromkeys(COURSE.chapters["02"].points, BLANK))
+    assert row["reason"] == "chapter 02: nothing answered" and not row["needs_review"]
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is empty"), ('{"cells": [', "was the upload cut off"), ("[" * 200_000, "could not be read"),
+        ("", "is empty"), ('{\n<<<<<<< HEAD\n}', "holds a merge conflict"),
+        ('{"cells": [', "was the upload cut off"), ("[" * 200_000, "could not be read"),
         ("[]", "no notebook"), ('{"cells": []}', "has no cells"), ('{"cells": [3]}', "no list of cells"),
         ('{"cells": {"a": 1}}', "no list of cells"),
         (json.dumps(notebook(["x = 1"])), "defines no exercise"),
         (json.dumps(notebook(["def linear_scores(): 1\ndef random_attention(): 1"])), "could be chapter 02 or 03"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_read_is_refused_with_a_reason(tmp_path, text, message):
-    result = graded(None, tmp_path, text, name="homework.ipynb")
+def test_what_cannot_be_read_is_refused_with_a_reason(graded, text, message):
+    result = graded(text, name="homework.ipynb")
     assert message in result.refused and result.verdicts == {}
 
 
@@ -270,68 +301,87 @@ def test_a_link_is_not_followed(tmp_path):
 
 
 @can_grade
-@pytest.mark.parametrize("chapter", [number for number, chapter in COURSE.chapters.items()])
-def test_solutions_get_full_marks_and_blanks_none(nursery, tmp_path, chapter):
+@every_chapter
+def test_solutions_get_full_marks_and_blanks_none(graded, chapter):
     """Without the lesson, whose cells the notebook tests run."""
     told = light(chapter)
-    assert set(statuses(graded(nursery, tmp_path, told))) == {"right"}
+    assert set(statuses(graded(told))) == {"right"}
     blank = {**told, "cells": [code(cut_solution(cell["source"])) for cell in told["cells"]]}
-    assert set(statuses(graded(nursery, tmp_path, blank))) == {"not answered"}
+    assert set(statuses(graded(blank))) == {"not answered"}
 
 
 @can_grade
-def test_a_whole_solved_notebook_gets_full_marks_and_its_blank_none(nursery):
+def test_a_whole_solved_notebook_gets_full_marks_and_its_blank_none(server):
     path = COURSE.chapters["02"].path
     for folder, status in (("solutions", "right"), (".", "not answered")):
-        result = grade(nursery, ROOT / "notebooks" / folder / f"{path.stem}.ipynb", COURSE)
+        result = grade(server, ROOT / "notebooks" / folder / f"{path.stem}.ipynb", COURSE)
         assert (set(statuses(result)), result.refused, result.troubles) == ({status}, "", [])
 
 
 LOADER = """
-import pickle, sys
+import pickle
 {name} = pickle.loads(bytes.fromhex("{payload}"))
 """
 
 
-@can_grade
-@pytest.mark.parametrize("first", [0, 1])
-@pytest.mark.parametrize("chapter", COURSE.chapters)
-def test_a_banked_mistake_costs_exactly_its_exercise(nursery, tmp_path, chapter, first):
-    """Through a student's process: every other exercise a mistake, the others solved. 03.4, a class, stands below."""
-    names = COURSE.chapters[chapter].names
-    mistaken = [key for key in [*names][first::2] if key != "03.4"]
-    mistakes = {key: next(one for one in checks.find(key).wrong if one.error is None) for key in mistaken}
-    told = {
-        key: LOADER.format(name=names[key], payload=wire.dumps(mistake.answer).hex())
-        for key, mistake in mistakes.items()
-    }
-    result = graded(nursery, tmp_path, light(chapter, told))
-    assert [key for key, verdict in result.verdicts.items() if verdict[0] != "right"] == mistaken
-    with grading_checks(COURSE):
-        for key, mistake in mistakes.items():
-            here = checks.check(key, mistake.answer)
-            assert result.verdicts[key][:2] == [here.status, here.message]
+def without_line(runner):
+    """The code of a banked answer lies in a file here, and nowhere there."""
+
+    def without_line(*order):
+        return dataclasses.replace(runner(*order), line="")
+
+    return without_line
 
 
-PLAIN_TENSOR = """
-class RandomScores(nn.Module):
-    def __init__(self, R, fixed):
-        super().__init__()
-        self.R = R{what}
+def sampled(exercise):
+    """Two right answers and three mistakes, others at each commit; all of them where SYNTH_ALL_SEEDS is set."""
+    if os.environ.get("SYNTH_ALL_SEEDS"):
+        return [*exercise.right, *(mistake.answer for mistake in exercise.wrong)]
+    draw = random.Random(f"{os.environ.get('SYNTH_SEED') or commit()} {exercise.key}")
+    mistakes = draw.sample(exercise.wrong, 3 if exercise.trials == TRIALS else 1)  # few where it trains
+    return [*draw.sample(exercise.right, 2), *(mistake.answer for mistake in mistakes)]
 
-    def forward(self, x):
-        return self.R[None, :, :x.shape[1], :x.shape[1]]
-"""
+
+@functools.cache
+def commit():
+    command = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True).stdout
 
 
 @can_grade
-@pytest.mark.parametrize("number", range(2))
-def test_a_class_is_judged_by_what_its_modules_hold(nursery, tmp_path, number):
-    mistake = checks.find("03.4").wrong[number]
-    what = ["", ".requires_grad_(not fixed)"][number]
-    result = graded(nursery, tmp_path, light("03", {"03.4": PLAIN_TENSOR.format(what=what)}))
-    assert result.verdicts["03.4"][0] == "wrong" and mistake.diagnosis in result.verdicts["03.4"][1]
-    assert statuses(result)[:3] == ["right"] * 3
+@every_chapter
+def test_an_answer_gets_the_same_verdict_in_class_as_in_the_notebook(server, chapter):
+    """Status, words and small example of answers from the bank, with the seed of grading; right ones are right."""
+    limits = {**PATIENT, "seconds_per_notebook": 3000, "memory_gib": 2.0}
+    for key in COURSE.chapters[chapter].points:
+        exercise = checks.find(key)
+        answers = {f"answer_{n}": answer for n, answer in enumerate(sampled(exercise))}
+        cells = [
+            (n, "code", LOADER.format(name=name, payload=protocol.dumps(answer).hex()))
+            for n, (name, answer) in enumerate(answers.items(), 1)
+        ]
+        with Student(server, cells, list(answers), (), limits) as student:
+            student.run()
+            for name, answer in answers.items():
+                here = in_this_process(answer, io.StringIO(), engine.PRINTED)
+                there = functools.partial(student.run_answer, name, 0)
+                verdicts = [
+                    engine.judge(exercise, without_line(one), seed=COURSE.seed, seconds=300) for one in (here, there)
+                ]
+                assert verdicts[0] == verdicts[1] and verdicts[0].shown == verdicts[1].shown, (key, verdicts)
+                assert (verdicts[0].status == "right") == (answer in exercise.right), verdicts[0]
+
+
+@can_grade
+def test_a_mistake_costs_exactly_its_exercise(graded):
+    """A class that holds a plain tensor, and a function that adds where it should multiply."""
+    plain = (
+        "class RandomScores(nn.Module):\n    def __init__(self, R, fixed):\n        super().__init__()\n"
+        "        self.R = R\n\n    def forward(self, x):\n        return self.R[None, :, :x.shape[1], :x.shape[1]]"
+    )
+    result = graded(light("03", {"03.4": plain}), name="03_random.ipynb")
+    assert statuses(result) == ["right"] * 3 + ["wrong"]
+    assert checks.find("03.4").wrong[0].diagnosis in result.verdicts["03.4"][1]
 
 
 HOSTILE = {
@@ -366,7 +416,7 @@ def attempt(name, work):
 import importlib, os, signal, socket, subprocess, threading
 attempt("write here", lambda: open("mine.txt", "w").write("x"))
 attempt("thread", lambda: threading.Thread(target=print).start())
-attempt("data", lambda: __import__("synth_lib.text.corpora").data.shakespeare("characters"))
+attempt("data", lambda: importlib.import_module("synth_lib.text.corpora").shakespeare("characters"))
 for path in [REPOSITORY + "/notebooks/solutions/02_dense.ipynb", REPOSITORY + "/synth_lib/checks/bank/chapter_02.py",
              REPOSITORY + "/classroom.toml", SUBMISSION, "/etc/passwd", "/proc/self/maps",
              f"/proc/{os.getppid()}/environ"]:
@@ -396,49 +446,46 @@ def linear_scores(x, W1, b1, W2, b2):
 
 @can_grade
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_a_hostile_cell_costs_nobody_else_a_point(nursery, tmp_path, kind):
+def test_a_hostile_cell_costs_nobody_else_a_point(graded, kind):
     """The other cells of the same notebook count, and the reason names the cell."""
     text, reason = HOSTILE[kind]
     told = light("02")
     told["cells"].insert(1, code(text))
-    result = graded(nursery, tmp_path, told)
+    result = graded(told, limited(seconds_per_cell=3) if kind == "never ends" else None)
     assert set(statuses(result)) == {"right"}
     if reason:
         assert reason in result.troubles[0] and "Cell 2 (" in result.troubles[0], result.troubles
 
 
 @can_grade
-def test_a_submission_that_ends_the_nursery_costs_nobody_else_a_point(tmp_path, monkeypatch):
+def test_a_submission_that_ends_the_server_costs_nobody_else_a_point(server, tmp_path, monkeypatch):
     """However it is done: here the process is killed while the first notebook is graded, both times."""
-    monkeypatch.setattr(grading_tool, "WORKER", {"course": COURSE, "protected": True})
+    servers = iter([ForkServer(), ForkServer(), server])
+    monkeypatch.setattr(grading_tool, "WORKER", {"course": COURSE, "protected": True, "server": None})
+    monkeypatch.setattr(grading_tool, "ForkServer", lambda *arguments: next(servers))
     monkeypatch.setattr(grading_tool, "Finalize", lambda *arguments, **options: None)
-    grading_tool.new_nursery()
     told = light("02")
     (tmp_path / "02_dense.ipynb").write_text(json.dumps(told))
 
-    def kills(nursery, path, course):
-        nursery.process.kill()
-        nursery.process.wait()
-        return grade(nursery, path, course)
+    def kills(server, path, course):
+        server.process.kill()
+        server.process.wait()
+        return grade(server, path, course)
 
     monkeypatch.setattr(grading_tool, "grade", kills)
     refused = grading_tool.grade_in_worker(tmp_path / "02_dense.ipynb")["refused"]
     assert "the process that runs notebooks ended twice" in refused
     monkeypatch.setattr(grading_tool, "grade", grade)
     after = grading_tool.grade_in_worker(tmp_path / "02_dense.ipynb")
-    grading_tool.WORKER["nursery"].close()
     assert after["refused"] == "" and {verdict[0] for verdict in after["verdicts"].values()} == {"right"}
 
 
 @can_grade
-def test_a_notebook_reaches_nothing_but_its_own_folder(nursery, tmp_path):
+def test_a_notebook_reaches_nothing_but_its_own_folder(graded, tmp_path):
     place = f"REPOSITORY, SUBMISSION = {str(ROOT)!r}, {str(tmp_path / '02_dense.ipynb')!r}\n"
-    result = graded(nursery, tmp_path, light("02", {"02.1": place + SNOOP}))
+    result = graded(light("02", {"02.1": place + SNOOP}))
     assert "ValueError: data thread write here. (Inputs" in result.verdicts["02.1"][1], result.verdicts["02.1"]
     assert not Path("/tmp/left_by_a_student").exists()
-
-
-BAD = "def linear_scores(x, W1, b1, W2, b2):\n    "
 
 
 SIGNALS_ITS_PARENT = """
@@ -482,22 +529,21 @@ def test_landlock_alone_refuses_a_signal(tmp_path):
         ("raise KeyboardInterrupt", "KeyboardInterrupt"),
     ],
 )
-def test_a_bad_answer_gets_its_sentence_and_the_next_is_graded(nursery, tmp_path, body, says):
-    result = graded(nursery, tmp_path, light("02", {"02.1": BAD + body}))
+def test_a_bad_answer_gets_its_sentence_and_the_next_is_graded(graded, body, says):
+    result = graded(light("02", {"02.1": BAD + body}))
     assert says in result.verdicts["02.1"][1], result.verdicts["02.1"]
     assert statuses(result) == ["wrong", "right", "right", "right", "right"]
 
 
 @can_grade
-def test_an_answer_that_never_ends_is_stopped(nursery, tmp_path):
-    course = dataclasses.replace(COURSE, limits={**QUICK, "seconds_per_exercise": 3})
-    result = graded(nursery, tmp_path, light("02", {"02.1": BAD + "while True: pass"}), course)
+def test_an_answer_that_never_ends_is_stopped(graded):
+    result = graded(light("02", {"02.1": BAD + "while True: pass"}), limited(seconds_per_exercise=3))
     assert "come to an end" in result.verdicts["02.1"][1]
     assert statuses(result) == ["wrong", "right", "right", "right", "right"]
 
 
 @can_grade
-def test_magics_edited_checks_and_older_definitions(nursery, tmp_path):
+def test_magics_edited_checks_and_older_definitions(graded):
     told = light("02")
     texts = [cell["source"] for cell in told["cells"]]
     texts[1] = "%%time\n" + texts[1]
@@ -506,16 +552,51 @@ def test_magics_edited_checks_and_older_definitions(nursery, tmp_path):
     told = notebook(
         ["%matplotlib inline\n!pip install nothing", *texts, blank_again, 'check = print\ncheck("02.1")', later]
     )
-    assert set(statuses(graded(nursery, tmp_path, told))) == {"right"}
+    assert set(statuses(graded(told))) == {"right"}
 
 
 @can_grade
-def test_fifty_damaged_notebooks_keep_their_points_or_name_the_cell(nursery, monkeypatch):
+def test_fifty_damaged_notebooks_keep_their_points_or_name_the_cell(server, monkeypatch):
     """Of chapter 02 without its lesson; `make fuzz` damages whole notebooks, 1,000 times."""
     monkeypatch.setattr(fuzz_grading, "build", lambda path, solved: light(path.stem[:2]))
-    table, losses = fuzz_grading.run(range(50), ["02"], nursery, show=False)
+    table, losses = fuzz_grading.run(range(50), ["02"], server, show=False)
     assert losses == []
     assert all(sum(counts.values()) for counts in table.values())
+
+
+def diagnoses_of(out):
+    return list(csv.DictReader(out.with_name("grades.diagnoses.csv").open(encoding="utf8")))
+
+
+def test_known_mistakes_and_unknown_wrong_answers_are_counted(tmp_path):
+    first, second = [mistake.diagnosis for mistake in checks.find("02.1").wrong[:2]]
+    known = [f'This looks like a known mistake: {one} Read again: "Products".' for one in (first, second)]
+    messages = [known[0], known[0], known[1], "Not yet: the shape is.", f"{known[1]} But: Cell 3 cannot be read."]
+    results = [{"verdicts": {"02.1": ["wrong", message, ""], "02.2": RIGHT}} for message in messages]
+    results[-1]["verdicts"]["02.1"][0] = "not graded"
+    grading_tool.write_diagnoses(results, courses.read(["02"]), tmp_path / "grades.csv")
+    lines = [tuple(row.values()) for row in diagnoses_of(tmp_path / "grades.csv")]
+    unknown = grading_tool.UNKNOWN
+    assert sorted(lines[:3]) == sorted([("02.1", "2", first), ("02.1", "1", second), ("02.1", "1", unknown)])
+    assert lines[0][2] == first and lines[3:] == [(f"02.{n}", "0", unknown) for n in (2, 3, 4, 5)]
+
+
+def test_a_mistake_of_one_part_of_a_result_is_counted_once(tmp_path):
+    """As the check says it, so that the two keep together: one slip in one part, another one in the other part."""
+    exercise = checks.find("02.4")
+    arguments = exercise.inputs(Draw(0))
+    right = exercise.right[0](**arguments)
+    by_part = [mistake for mistake in exercise.wrong if mistake.by_part]
+    first, second = (
+        next(one for one in ordered if one.answer(**arguments)[part] != right[part])
+        for part, ordered in enumerate((by_part, by_part[::-1]))
+    )
+    verdict = checks.check("02.4", lambda **given: (first.answer(**given)[0], second.answer(**given)[1]))
+    results = [{"verdicts": {"02.4": [verdict.status, verdict.message, ""]}}]
+    grading_tool.write_diagnoses(results, courses.read(["02"]), tmp_path / "grades.csv")
+    counts = {row["diagnosis"]: row["wrong answers"] for row in diagnoses_of(tmp_path / "grades.csv")}
+    assert counts[first.diagnosis] == counts[second.diagnosis] == "1", (counts, verdict)
+    assert counts[grading_tool.UNKNOWN] == "0"
 
 
 @can_grade
@@ -528,7 +609,8 @@ def test_the_table_has_a_row_for_everybody_and_grading_goes_on_where_it_was_cut_
         (handed_in / student / "my homework.ipynb").write_text(json.dumps(cells), encoding="utf8")
     (handed_in / "cut.ipynb").write_text('{"cells": [')
     (handed_in / "nothing").mkdir()
-    command = [sys.executable, str(ROOT / "tools" / "grade.py"), str(handed_in), "--out", str(out), "--chapters", "02"]
+    script = str(ROOT / "tools" / "classroom" / "grade.py")
+    command = [sys.executable, script, str(handed_in), "--out", str(out), "--chapters", "02"]
     command += ["--jobs", "1"]
     journal = out.with_name("grades.csv.journal")
     first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
@@ -551,6 +633,8 @@ def test_the_table_has_a_row_for_everybody_and_grading_goes_on_where_it_was_cut_
     assert rows["right"]["reason"] == "all right" and "02.1: Not yet" in rows["'=half"]["reason"]
     assert rows["broken"]["look"] and "cell 2" in rows["broken"]["reason"].lower()
     assert "cut off" in rows["cut"]["reason"] and "nothing handed in" in rows["nothing"]["reason"]
+    counts = {(row["exercise"], row["diagnosis"]): row["wrong answers"] for row in diagnoses_of(out)}
+    assert counts["02.1", grading_tool.UNKNOWN] == "1" and counts["02.2", grading_tool.UNKNOWN] == "0"
     pages = tmp_path / "grades_feedback"
     assert len(list(pages.glob("*.html"))) == len(list(pages.glob("*.txt"))) == 5
     assert "the shape is" in (pages / "_half.txt").read_text() and "&lt;" not in (pages / "right.html").read_text()
@@ -622,8 +706,8 @@ KINDS = {
 
 @can_grade
 @pytest.mark.parametrize("kind", KINDS)
-def test_grader_and_notebook_name_the_same_kind(nursery, tmp_path, kind):
-    result = graded(nursery, tmp_path, light("02", {"02.1": "from torch import nn\n" + BAD + KINDS[kind]}))
+def test_grader_and_notebook_name_the_same_kind(graded, kind):
+    result = graded(light("02", {"02.1": "from torch import nn\n" + BAD + KINDS[kind]}))
     space = {"torch": torch, "nn": nn}
     exec(BAD + KINDS[kind], space)
     here = checks.check("02.1", space["linear_scores"])
@@ -648,10 +732,10 @@ HELPED = "def linear_scores(x, W1, b1, W2, b2):\n    return helper(x)"
         (BAD + "return x", "def linear_scores(x, W1, b1, W2, b2:\n    return x", "not graded"),
     ],
 )
-def test_an_unreadable_cell_excuses_only_what_it_may_hold(nursery, tmp_path, answer, broken, status):
+def test_an_unreadable_cell_excuses_only_what_it_may_hold(graded, answer, broken, status):
     told = light("02", {"02.1": answer})
     told["cells"] += [code("y = 1"), code(broken)]
-    result = graded(nursery, tmp_path, told)
+    result = graded(told)
     number = len(told["cells"])
     assert statuses(result) == [status, "right", "right", "right", "right"]
     assert (f"Cell {number} (" in result.verdicts["02.1"][1]) == (status == "not graded")
@@ -659,7 +743,7 @@ def test_an_unreadable_cell_excuses_only_what_it_may_hold(nursery, tmp_path, ans
 
 
 @can_grade
-def test_an_answer_that_is_cut_in_two_anywhere_is_not_lost_in_silence(nursery, tmp_path):
+def test_an_answer_that_is_cut_in_two_anywhere_is_not_lost_in_silence(graded):
     """The second half stands elsewhere, so that the two cannot be joined."""
     whole = light("03")
     (place,) = [n for n, cell in enumerate(whole["cells"]) if "class RandomScores" in cell["source"]]
@@ -668,7 +752,7 @@ def test_an_answer_that_is_cut_in_two_anywhere_is_not_lost_in_silence(nursery, t
         told = json.loads(json.dumps(whole))
         told["cells"][place]["source"] = "\n".join(lines[:cut])
         told["cells"] += [code("y = 1"), code("\n".join(lines[cut:]))]
-        result = graded(nursery, tmp_path, told, name="03_random.ipynb")
+        result = graded(told, name="03_random.ipynb")
         assert fuzz_grading.judge(result, COURSE.chapters["03"]) != "silent loss", (cut, result.verdicts)
 
 

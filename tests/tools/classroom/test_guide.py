@@ -9,26 +9,29 @@ from pathlib import Path
 
 import pytest
 
+from tools.classroom import course as courses
 from tools.classroom import sandbox
 
 ROOT = Path(__file__).resolve().parents[3]
 GUIDE = (ROOT / "docs" / "teaching.md").read_text(encoding="utf8")
+NUMBER = f"02.{len(courses.read(['02']).chapters['02'].points) + 1}"  # the next one; the guide's own may be taken
 GRADE = """
 import json, sys
 from pathlib import Path
 from tools.build_notebooks import build
 from tools.classroom import course as courses
 from tools.classroom.grading import grade
-from tools.classroom.student import Nursery
+from tools.classroom.student import ForkServer
 
 course = courses.read(["02"])
 imports = next(text for text in course.chapters["02"].lesson if text.startswith("import torch"))
-with Nursery() as nursery:
+number = sys.argv[1]
+with ForkServer() as server:
     for solved in (True, False):
         cells = [cell for cell in build(course.chapters["02"].path, solved).cells if "exercise" in cell.metadata]
         cells = [{"cell_type": "code", "source": text} for text in (imports, *(cell.source for cell in cells))]
         Path("homework.ipynb").write_text(json.dumps({"cells": cells}), encoding="utf8")
-        print("02.6:", grade(nursery, Path("homework.ipynb"), course).verdicts["02.6"][0])
+        print(number, grade(server, Path("homework.ipynb"), course).verdicts[number][0])
 """
 
 
@@ -41,7 +44,8 @@ def repository(tmp_path_factory):
     shutil.copytree(ROOT / "notebooks" / "src", folder / "notebooks" / "src")
     for name in ("classroom.toml", "pyproject.toml", "conftest.py"):
         shutil.copy(ROOT / name, folder)
-    source, bank, points = re.findall(r"```(?:python|toml)\n(.*?)```", GUIDE, flags=re.S)
+    guide = GUIDE.replace("02.6", NUMBER)
+    source, bank, points = re.findall(r"```(?:python|toml)\n(.*?)```", guide, flags=re.S)
     for path, text in (("notebooks/src/02_dense.py", source), ("synth_lib/checks/bank/chapter_02.py", bank)):
         with open(folder / path, "a", encoding="utf8") as file:
             file.write("\n" + text)
@@ -60,18 +64,21 @@ def run(folder, *command):
 
 
 def test_the_exercise_of_the_guide_passes_the_checks_of_the_checks(repository):
-    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/checks/test_bank.py", "-k", "02.6"]
-    assert "passed" in run(repository, *command)
+    """As step 4 of the guide says it; the tests that need a grader are below."""
+    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/checks/test_bank.py", "-k", "chapter_02"]
+    said = run(repository, *command)
+    assert "passed" in said and "-k chapter_02" in GUIDE
 
 
 @pytest.mark.skipif(sandbox.missing() is not None, reason=str(sandbox.missing()))
 def test_the_exercise_of_the_guide_is_built_and_graded(repository):
-    assert run(repository, "-c", GRADE).splitlines()[-2:] == ["02.6: right", "02.6: not answered"]
+    said = run(repository, "-c", GRADE, NUMBER)
+    assert said.splitlines()[-2:] == [f"{NUMBER} right", f"{NUMBER} not answered"]
 
 
 def test_the_guide_is_one_page_and_its_commands_exist():
     prose = re.sub(r"```.*?```", "", GUIDE, flags=re.S)
-    assert len(prose.split()) < 900
+    assert len(prose.split()) < 1020  # a container and what stays open included
     verbs = set(re.findall(r"make (\w+)", prose))
     makefile = (ROOT / "Makefile").read_text(encoding="utf8")
     assert verbs and all(re.search(rf"^{verb}:", makefile, flags=re.M) for verb in verbs)

@@ -1,0 +1,40 @@
+"""Notebooks as students hand them in, made from the chapters' sources."""
+
+import dataclasses
+
+import pytest
+
+from tools.build_notebooks import build
+from tools.classroom import course as courses
+from tools.classroom import sandbox
+
+COURSE = courses.read()
+PATIENT = {"seconds_per_cell": 120, "seconds_per_notebook": 1200, "seconds_per_exercise": 300, "memory_gib": 1.0}
+BAD = "def linear_scores(x, W1, b1, W2, b2):\n    "  # begins an answer to 02.1
+
+can_grade = pytest.mark.skipif(sandbox.missing() is not None, reason=str(sandbox.missing()))
+
+
+def limited(**limits):
+    """The course with these limits; without any, they are such that only what never ends meets them."""
+    return dataclasses.replace(COURSE, limits={**PATIENT, **limits})
+
+
+def code(source):
+    return {"cell_type": "code", "source": source, "metadata": {}, "outputs": [], "execution_count": None}
+
+
+def notebook(cells):
+    return {"nbformat": 4, "nbformat_minor": 4, "metadata": {}, "cells": [code(cell) for cell in cells]}
+
+
+def light(chapter, answers=None):
+    """A notebook of a chapter without its lesson: imports, and the solution of each exercise or another answer."""
+    solved = [cell for cell in build(COURSE.chapters[chapter].path, True).cells if "exercise" in cell.metadata]
+    answers = answers or {}
+    imports = [text for text in COURSE.chapters[chapter].lesson if text.startswith(("import", "from"))][:1]
+    return notebook([*imports, *(answers.get(cell.metadata.exercise, cell.source) for cell in solved)])
+
+
+def statuses(result):
+    return [verdict[0] for verdict in result.verdicts.values()]
