@@ -121,7 +121,7 @@ class Notebook:
         TABLE.update(BUILTINS)
         sys.modules["__main__"] = self.module
         torch.set_default_dtype(torch.float32)
-        torch.set_default_device("cpu")
+        torch.set_default_device(None)
         torch.set_grad_enabled(True)
         sys.setrecursionlimit(1000)
         sys.settrace(None)

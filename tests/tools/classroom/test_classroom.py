@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import io
 import json
+import linecache
 import os
 import random
 import shutil
@@ -370,6 +371,50 @@ def test_an_answer_gets_the_same_verdict_in_class_as_in_the_notebook(server, cha
                 ]
                 assert verdicts[0] == verdicts[1] and verdicts[0].shown == verdicts[1].shown, (key, verdicts)
                 assert (verdicts[0].status == "right") == (answer in exercise.right), verdicts[0]
+
+
+RIGHT_SCORES = "return (x @ W1.T + b1).relu() @ W2.T + b2"
+BESIDE = {
+    "right": RIGHT_SCORES,
+    "prints": f"print('once'); {RIGHT_SCORES}",
+    "prints much": f"print('x' * 5000); {RIGHT_SCORES}",
+    "warns": f"import warnings; warnings.warn('look here'); {RIGHT_SCORES}",
+    "counts": f"global n\n    n = globals().get('n', 0) + 1\n    {RIGHT_SCORES} + (n > 3)",
+    "is random": f"{RIGHT_SCORES} + torch.rand(())",
+    "changes an input": f"x.mul_(1.5); {RIGHT_SCORES}",
+    "sets the seed": f"torch.manual_seed(3); {RIGHT_SCORES}",
+    "sets a dtype": f"result = x; torch.set_default_dtype(torch.float64); {RIGHT_SCORES}",
+    "sets a device": f"torch.set_default_device('meta'); {RIGHT_SCORES}",
+    "stops": "hidden = x @ W1.T\n    return hidden @ b2.nothing",
+    "stops elsewhere": "return stop(x)\n\ndef stop(x):\n    raise LookupError('no')",
+    "breaks a property": "return (x @ W1.T + b1).cumsum(0).relu() @ W2.T + b2.sum() * 0.7",
+    "gives the same": "return torch.ones(2)",
+    "is blank": "raise NotImplementedError",
+    "needs another name": "pass\n\ndef linear_scores(x, W1, b1, W2, bias): return x",
+    "is no function": "pass\n\nlinear_scores = 3",
+}
+
+
+@can_grade
+@pytest.mark.parametrize("kind", BESIDE)
+def test_a_check_says_the_same_in_class(graded, kind):
+    """Of what an answer does beside its task, too, and of the line where it stops."""
+    source, space, file = BAD + BESIDE[kind], {"torch": torch}, f"<cell of {kind}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    there = graded(light("02", {"02.1": source})).verdicts["02.1"]
+    exec(compile(source, file, "exec"), space)
+    here = in_this_process(space["linear_scores"], io.StringIO(), engine.PRINTED)
+    verdict = engine.judge(checks.find("02.1"), here, seed=COURSE.seed, seconds=300)
+    assert there == [verdict.status, verdict.message, verdict.shown]
+
+
+@can_grade
+def test_a_library_function_that_does_the_exercise_is_noticed_in_class(graded):
+    name = COURSE.chapters["01"].names["01.3"]
+    answer = f"def {name}(scores, allowed):\n    return mine(scores, allowed)"
+    answer = f"from synth_lib.masks import masked_softmax as mine\n{answer}"
+    result = graded(light("01", {"01.3": answer}), name="01_dot_product.ipynb")
+    assert "calls the library's masked_softmax, which does" in result.verdicts["01.3"][1], result.verdicts["01.3"]
 
 
 @can_grade
