@@ -1,24 +1,27 @@
 # make help lists the verbs. Needs Python 3.11 or newer and git; everything else goes into .venv.
 # On Windows, without make: see environment.yml.
 
-VENV := .venv
+# make test CONSTRAINTS=constraints-lowest.txt: the oldest supported versions, in an environment of their own.
+CONSTRAINTS := constraints.txt
+VENV := .venv$(patsubst constraints%.txt,%,$(CONSTRAINTS))
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
 RECENT := import sys; sys.exit(sys.version_info < (3, 11))
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test notebooks bench assignment grade fuzz clean given-CHAPTERS given-OUT given-SUBMISSIONS
+.PHONY: help lab test test-all notebooks bench assignment grade fuzz clean given-CHAPTERS given-OUT given-SUBMISSIONS
 
 help:
 	@echo "make lab        open the first chapter in JupyterLab (installs into $(VENV) the first time)"
 	@echo "make test       run everything that proves the library and the notebooks"
+	@echo "make test-all   the same with three seeds, and both notebooks of each chapter whole"
 	@echo "make notebooks  build and execute the chapters whose source changed (ALL=1: every chapter)"
 	@echo "make bench      time each attention score on this machine"
 	@echo "make assignment write the folder that students get (CHAPTERS=\"02 03\" OUT=folder)"
 	@echo "make grade      grade what they hand in (SUBMISSIONS=folder OUT=grades.csv)"
 	@echo "make fuzz       damage a solved notebook 1,000 times and grade each"
-	@echo "make clean      remove $(VENV) and every cache"
+	@echo "make clean      remove .venv and every cache"
 
 lab: $(STAMP)
 	@echo "JupyterLab starts. Where no browser opens, go to the address that it prints below. Ctrl-C twice ends it."
@@ -28,11 +31,14 @@ lab: $(STAMP)
 test: $(STAMP)
 	@$(PYTHON) tools/test.py
 
+test-all: $(STAMP)
+	@$(PYTHON) tools/test.py --all
+
 notebooks: $(STAMP)
 	@$(PYTHON) tools/build_notebooks.py $(if $(ALL),--all)
 
 bench: $(STAMP)
-	@$(PYTHON) -m synth_lib.lab.bench --suite attention --device cpu --minutes 5
+	@$(PYTHON) -m synth_lib.lab bench attention --device cpu --minutes 5
 
 assignment: given-CHAPTERS given-OUT $(STAMP)
 	@$(PYTHON) tools/classroom/assignment.py --chapters "$(CHAPTERS)" --out "$(OUT)" $(if $(REPO),--repo "$(REPO)") $(if $(REF),--ref "$(REF)") $(if $(NBGRADER),--nbgrader)
@@ -51,11 +57,11 @@ fuzz: $(STAMP)
 	@$(PYTHON) tools/classroom/fuzz_grading.py
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache build *.egg-info
+	rm -rf .venv .venv-lowest .pytest_cache .ruff_cache build *.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is younger than both files while the environment holds what they ask for.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import pip; $(RECENT)' 2>/dev/null || { \
 	  found=; for candidate in $(CANDIDATES); do \
 	    if $$candidate -c '$(RECENT)' 2>/dev/null; then found=$$candidate; break; fi; \
@@ -65,5 +71,5 @@ $(STAMP): pyproject.toml constraints.txt
 	  echo "Creating $(VENV) with $$($$found --version)"; \
 	  $$found -m venv --clear $(VENV); }
 	@echo "Installing into $(VENV), once; this takes a few minutes."
-	@$(PYTHON) -m pip install --disable-pip-version-check --quiet -c constraints.txt -e '.[notebooks,test]'
+	@$(PYTHON) -m pip install --disable-pip-version-check --quiet -c $(CONSTRAINTS) -e '.[notebooks,test]'
 	@touch $(STAMP)

@@ -1,8 +1,11 @@
 """The one layer: Y = softmax(S(X) + mask) G(X). Nothing in it knows which S it holds.
 
 `Attention` lets the tokens of x attend to each other, `CrossAttention` lets them attend to the tokens of another
-sequence, and a `Cache` remembers what was attended to, for a model that writes one token at a time.
+sequence, and a `Cache` remembers what was attended to, for a model that writes one token at a time. All three go one
+way, `Attention._attend`, and differ in where the attended tokens come from.
 """
+
+from functools import partial
 
 import torch
 from einops import einsum, rearrange
@@ -11,7 +14,7 @@ from torch.nn import functional as F
 
 from synth_lib import fast
 from synth_lib.masks import causal, check_mask, masked_softmax
-from synth_lib.scores import Score, check_dtype, make_score
+from synth_lib.scores import Score, make_score
 from synth_lib.shapes import check_number
 
 
@@ -21,41 +24,38 @@ class Cache:
     A synthesizer has no keys to keep: row t of Random stands in R, and Dense makes it from token t alone.
 
     Attributes:
-        value: "batch head key d_head"; None before the first token.
-        keys: what `score.keys` gave: "batch head key d_head" for the dot product, None for a synthesizer, a tuple
-            of such entries for a mixture.
+        entries: tensors "batch head key d_head": the values, then the keys of each dot product in S.
         length: the number of tokens read.
     """
 
     def __init__(self):
-        self.value, self.keys, self.length = None, None, 0
+        self.entries, self.length = [], 0
+        self._next = []
 
-    def add(self, value, keys):
-        """Append the value "batch head key d_head" and the keys of the tokens that come next."""
-        first = self.length == 0
-        self.value = value if first else torch.cat([self.value, value], dim=2)
-        self.keys = keys if first else _map(lambda old, new: torch.cat([old, new], dim=2), self.keys, keys)
-        self.length += value.shape[2]
+    def begin(self):
+        """Forget what a call has added that ended with an error."""
+        self._next = []
+
+    def extend(self, length, read):
+        """The next entry, of all `length` tokens: read() gives those that are not here yet. `commit` keeps it."""
+        entry = self.entries[len(self._next)] if self.length else None
+        if self.length < length:
+            entry = read() if entry is None else torch.cat([entry, read()], dim=2)
+        self._next.append(entry)
+        return entry
+
+    def commit(self, length):
+        """Keep what was added: now `length` tokens have been read."""
+        self.entries, self._next, self.length = self._next, [], length
 
     def reorder(self, rows):
         """Keep the samples `rows` of the batch, in this order, some perhaps twice: a beam search needs that."""
-        self.value, self.keys = _map(lambda old: old[rows], (self.value, self.keys))
+        self.entries = [entry[rows] for entry in self.entries]
 
     @property
     def bytes(self):
         """The memory of what is kept."""
-        kept = []
-        _map(kept.append, (self.value, self.keys))
-        return sum(tensor.numel() * tensor.element_size() for tensor in kept)
-
-
-def _map(change, *keys):
-    """Apply `change` to the tensors in keys, which are a tensor, None, or a tuple of keys."""
-    if keys[0] is None:
-        return None
-    if isinstance(keys[0], tuple):
-        return tuple(_map(change, *parts) for parts in zip(*keys, strict=True))
-    return change(*keys)
+        return sum(entry.numel() * entry.element_size() for entry in self.entries)
 
 
 class Attention(nn.Module):
@@ -70,13 +70,15 @@ class Attention(nn.Module):
             (Random) is dropped once for the whole batch.
         **score_options: options of S, such as `rank=4` or `initial_scale=0.5`.
 
+    Attributes:
+        kernel: computes y where nobody asks for the weights, one of `fast.KERNELS`; None, the default: the fastest.
+
     Raises:
         ValueError: a size, name or option that does not fit; the message says which and what would.
     """
 
-    def __init__(
-        self, d_model, head, max_length, score="dense", *, causal=False, bias=True, dropout=0.0, **score_options
-    ):
+    def __init__(self, d_model, head, max_length, score="dense",
+                 *, causal=False, bias=True, dropout=0.0, **score_options):  # fmt: skip
         super().__init__()
         check_number("dropout", dropout, below=1)
         if not isinstance(score, Score):
@@ -87,6 +89,7 @@ class Attention(nn.Module):
             if getattr(score, name) != size:
                 raise ValueError(f"{name} is {size}, but the score was made with {name} = {getattr(score, name)}")
         self.head, self.causal, self.dropout = head, causal, dropout
+        self.kernel = None
         self.score = score
         self.value = nn.Linear(d_model, d_model, bias=bias)  # G of equation (3)
         self.output = nn.Linear(d_model, d_model, bias=bias)
@@ -95,14 +98,14 @@ class Attention(nn.Module):
         """Attend.
 
         Args:
-            x: "batch length d_model", floating point, 1 <= length <= max_length. Finite, at masked places too: a
+            x: "batch length d_model", floating point, 1 <= length <= max_length. Finite, at masked positions too: a
                 weight of 0 times NaN is NaN.
             mask: bool, True = may be attended: "batch key", or anything that broadcasts to "batch head query key".
                 Two axes are always (batch, key), three always (head, query, key): write out the axes that you mean.
             cache: a `Cache` of this layer. Then x are the tokens that come next: they are added to it, and attend
                 to all that it holds. For a causal layer alone: the tokens before could not look at the new ones.
-            need_weights: False if only y is wanted. Then S takes its fast form, if it has one here (see `fast`): the
-                same y without the map. There is none with dropout while training, which acts on the map.
+            need_weights: False if only y is wanted. Then it is computed without the map, where that is faster (see
+                `fast`). Never with dropout while training, which acts on the map.
 
         Returns:
             y: "batch length d_model".
@@ -114,87 +117,91 @@ class Attention(nn.Module):
         Raises:
             TypeError, ValueError: x or mask has a wrong type, number of axes or size; the message names the axis.
                 A cache is given to a layer that is not causal, holds another batch, or has no room for x. It stays
-                as it is then.
+                as it is after any error.
         """
-        if cache is None:
-            form = None if need_weights else self._fast_form(x, mask)
-            if form:
-                self.score.check(x)
-                check_dtype(x, self.value)
-                value = fast.values(self.value, x, self.head, form)
-                return self._fast(x, self.score.keys(x), value, mask, form), None
-            scores = self.score(x)
-            self._check(scores, x.shape[0], x.shape[1], x.shape[1])
-            check_dtype(x, self.value)
-            value = self._split_heads(self.value(x))
-        else:
-            scores, value = self._continue(x, mask, cache)
-        allowed = None
-        query, key = x.shape[1], value.shape[2]
-        if mask is not None:
-            allowed = check_mask(mask, x.shape[0], self.head, query, key)
-        if self.causal and query > 1:  # the last token may attend to all
-            past = causal(key, device=x.device)[:, :, key - query :]
-            allowed = past if allowed is None else allowed & past
-        y, weights = self._mix(scores, allowed, value)
-        return y, weights if need_weights else None
+        query = self.score.check(x, module=self)
+        start = 0 if cache is None else self._start_in(cache, x)
+        return self._attend(x, None, mask, start, start + query, cache, need_weights)
 
-    def _fast_form(self, x, mask, key=None):
-        """The name of the form of S that is faster than the plain one; None if there is none, or x is no input."""
-        if self.training and self.dropout or not isinstance(x, torch.Tensor) or x.dim() != 3:
-            return None
-        if mask is not None:
-            mask = check_mask(mask, len(x), self.head, x.shape[1], key)
-        return fast.form(self.score, x, mask, self.causal)
-
-    def _fast(self, x, keys, value, mask, form, start=0):
-        """y "batch query d_model", in the fast form of S."""
-        if mask is not None:
-            mask = check_mask(mask, len(x), self.head, x.shape[1], value.shape[2])
-        mixed = fast.mixed(self.score, x, keys, value, form, start=start, mask=mask, causal=self.causal)
-        y = self.output(rearrange(mixed, "batch head query d_head -> (batch query) (head d_head)"))
-        return rearrange(y, "(batch query) d_model -> batch query d_model", batch=len(x), query=x.shape[1])
-
-    def _continue(self, x, mask, cache):
-        """The scores of the new tokens x and the values of all tokens, those in the cache and x."""
+    def _start_in(self, cache, x):
+        """The position of the first token of x, behind those that the cache holds."""
         if not self.causal:
             raise ValueError("a cache needs causal=True: else the tokens before would have to attend to the new ones")
-        start, query = cache.length, self.score.check(x)
-        if start + query > self.score.max_length:
-            room = f"{start} tokens and {query} new ones, but max_length is {self.score.max_length}"
+        if cache.length + x.shape[1] > self.score.max_length:
+            room = f"{cache.length} tokens and {x.shape[1]} new ones, but max_length is {self.score.max_length}"
             raise ValueError(f"the cache holds {room}: start again with the last tokens and an empty cache")
-        if start and len(cache.value) != len(x):
-            raise ValueError(f"axis batch of x is {len(x)}, but of the cache {len(cache.value)}")
-        check_dtype(x, self.value)
-        if mask is not None:  # before x is in the cache
-            check_mask(mask, len(x), self.head, query, start + query)
-        cache.add(self._split_heads(self.value(x)), self.score.keys(x))
-        return self.score.rows(x, cache.keys, cache.length, start), cache.value
+        if cache.length and len(cache.entries[0]) != len(x):
+            raise ValueError(f"axis batch of x is {len(x)}, but of the cache {len(cache.entries[0])}")
+        return cache.length
 
-    def _split_heads(self, features):
-        return rearrange(features, "batch key (head d_head) -> batch head key d_head", head=self.head)
+    def _attend(self, x, memory, mask, start, length, cache, need_weights):
+        """The one path. x and memory are checked.
 
-    def _mix(self, scores, allowed, value):
-        """softmax(scores + mask) value: (y "batch query d_model", weights "batch head query key")."""
-        weights = scores.softmax(dim=-1) if allowed is None else masked_softmax(scores, allowed)
+        Args:
+            x: the attending tokens, from position `start` on.
+            memory: the attended tokens; None: those of x, and before them those in the cache.
+            length: how many tokens are attended to, those in the cache included.
+        """
+        batch, query, _ = x.shape
+        if mask is not None:
+            mask = check_mask(mask, batch, self.head, query, length)
+        in_order = self.causal and query > 1  # the last token may attend to all
+        if in_order and (start > 0 or mask is not None):
+            mask, in_order = self._and_causal(mask, start, query, length, x.device), False
+        kernel = self.kernel
+        if need_weights or (self.training and self.dropout):
+            kernel = "plain"
+        elif kernel is None:
+            kernel = fast.choose(self.score, x, length, mask, in_order)
+        elif kernel not in fast.KERNELS:
+            raise ValueError(f"kernel is {kernel!r}, but must be None or one of {', '.join(fast.KERNELS)}")
+
+        read = partial(fast.values, self.value, x if memory is None else memory, self.head, kernel)
+        if cache is not None:
+            cache.begin()
+        value = read() if cache is None else cache.extend(length, read)
+        weights = None
+        if kernel in ("sdpa", "flex"):
+            folded = self.score.fold(x, memory, length, start, cache)
+            mixed = fast.fused(kernel, folded, value, mask, in_order)
+        else:
+            scores = self.score(x, memory=memory, length=length, start=start, cache=cache)
+            self._check(scores, batch, query, length)
+            if kernel == "one map":
+                mixed = fast.one_map(scores[0], value, mask, in_order)
+            else:
+                allowed = self._and_causal(mask, start, query, length, x.device) if in_order else mask
+                weights = scores.softmax(dim=-1) if allowed is None else masked_softmax(scores, allowed)
+                mixed = self._mix(weights, value)
+        if cache is not None:
+            cache.commit(length)
+        y = self.output(rearrange(mixed, "batch head query d_head -> (batch query) (head d_head)"))
+        y = rearrange(y, "(batch query) d_model -> batch query d_model", batch=batch, query=query)
+        return y, weights.expand(batch, -1, -1, -1) if need_weights else None
+
+    def _and_causal(self, mask, start, query, length, device):
+        past = causal(length, device)[:, :, start : start + query]
+        return past if mask is None else mask & past
+
+    def _mix(self, weights, value):
+        """The weights, dropped while training, times the values: "batch head query d_head"."""
         # A map with batch axis 1 serves every sample: einsum multiplies it as one matrix per head and never copies it,
         # but lays out the values anew. Where the map has few rows, it is cheaper to copy those.
-        kept = F.dropout(weights, self.dropout, self.training)
-        if kept.shape[2] < value.shape[3]:
-            kept = kept.expand(len(value), -1, -1, -1)
-        mixed = einsum(kept, value, "batch head query key, batch head key d_head -> batch head query d_head")
-        y = self.output(rearrange(mixed, "batch head query d_head -> batch query (head d_head)"))
-        return y, weights.expand(len(value), -1, -1, -1)
+        weights = F.dropout(weights, self.dropout, self.training)
+        if weights.shape[2] < value.shape[3]:
+            weights = weights.expand(len(value), -1, -1, -1)
+        return einsum(weights, value, "batch head query key, batch head key d_head -> batch head query d_head")
 
-    def _check(self, scores, batch, query, key):
+    def _check(self, scores, batch, query, length):
         """A score of somebody else may break its promise; broadcasting would hide it."""
         first, *rest = scores.shape
         # Size by size: torch.compile with dynamic sizes gets the comparison of whole tuples wrong.
-        fits = len(rest) == 3 and rest[0] == self.head and rest[1] == query and rest[2] == key
-        if not (fits and (first == 1 or first == batch)):
+        fits = len(rest) == 3 and rest[0] == self.head and rest[1] == query and rest[2] == length
+        if not (fits and (first == 1 or (first == batch and self.score.reads_tokens))):
+            samples, size = ("batch or 1", f"{batch} or 1") if self.score.reads_tokens else ("1", "1")
             raise ValueError(
                 f"{type(self.score).__name__} gave scores {tuple(scores.shape)}, but they must be "
-                f"(batch or 1, head, query, key) = ({batch} or 1, {self.head}, {query}, {key})"
+                f"({samples}, head, query, key) = ({size}, {self.head}, {query}, {length})"
             )
 
 
@@ -202,7 +209,7 @@ class CrossAttention(Attention):
     """The tokens of x attend to those of another sequence, the memory: queries from x, keys and values from memory.
 
     The paper keeps the dot product here, the default: a synthesized row cannot know what stands where in the memory.
-    Dense makes it from the attending token, Random from its place. Both sequences are at most max_length long.
+    Dense makes it from the attending token, Random from its position. Both sequences are at most max_length long.
     """
 
     def __init__(self, d_model, head, max_length, score="dot_product", *, bias=True, dropout=0.0, **score_options):
@@ -212,35 +219,30 @@ class CrossAttention(Attention):
         """Attend to `memory`.
 
         Args:
-            x: "batch query d_model", floating point; they stand at the places start, start + 1, ...
+            x: "batch query d_model", floating point; they stand at the positions start, start + 1, ...
             memory: "batch key d_model", 1 <= key <= max_length.
             mask: bool, True = may be attended, as in `Attention`; "batch key" hides the padding of the memory.
-            start: the place of the first token of x, for a score that depends on it; start + query <= max_length.
-            cache: a `Cache` of this layer: the first call fills it from `memory`, the later ones read it instead.
+            start: the position of the first token of x, for a score that depends on it; start + query <= max_length.
+            cache: a `Cache` of this layer: the first call fills it from `memory`, the later ones, with the same memory,
+                read it instead.
             need_weights: as in `Attention`.
 
         Returns:
             y "batch query d_model" and weights "batch head query key", as in `Attention`.
 
         Raises:
-            TypeError, ValueError: x, memory or mask has a wrong type, number of axes or size; a place lies outside.
+            TypeError, ValueError: x, memory or mask has a wrong type, number of axes or size; a position lies outside;
+                `memory` is not as large as what the cache has read.
         """
-        query = self.score.check(x)
+        query = self.score.check(x, module=self)
         if start < 0 or start + query > self.score.max_length:
             limit = f"must lie between 0 and max_length - 1 = {self.score.max_length - 1}"
-            raise ValueError(f"x stands at the places {start} to {start + query - 1}, but they {limit}")
-        cache = Cache() if cache is None else cache
-        if cache.length == 0:
-            self.score.check(memory, "memory")
-            check_dtype(memory, self.value, "memory")
-            cache.add(self._split_heads(self.value(memory)), self.score.keys(memory))
-        if len(cache.value) != len(x):
-            raise ValueError(f"axis batch of memory is {len(cache.value)}, but of x {len(x)}")
-        form = None if need_weights else self._fast_form(x, mask, cache.length)
-        if form:
-            return self._fast(x, cache.keys, cache.value, mask, form, start), None
-        scores = self.score.rows(x, cache.keys, cache.length, start)
-        self._check(scores, len(x), query, cache.length)
-        allowed = None if mask is None else check_mask(mask, len(x), self.head, query, cache.length)
-        y, weights = self._mix(scores, allowed, cache.value)
-        return y, weights if need_weights else None
+            raise ValueError(f"x stands at the positions {start} to {start + query - 1}, but they {limit}")
+        length = self.score.check(memory, "memory", module=self)
+        if len(memory) != len(x):
+            raise ValueError(f"axis batch of memory is {len(memory)}, but of x {len(x)}")
+        if cache is not None and cache.length:
+            if (len(cache.entries[0]), cache.length) != (len(memory), length):
+                read = f"{len(cache.entries[0])} samples of length {cache.length}"
+                raise ValueError(f"memory has {len(memory)} samples of length {length}, but the cache has read {read}")
+        return self._attend(x, memory, mask, start, length, cache, need_weights)

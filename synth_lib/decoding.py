@@ -22,17 +22,17 @@ def sample(logits, temperature=1.0, *, top_k=None, top_p=None, generator=None):
         top_k: only the k most likely tokens may be drawn; the first of them in the vocabulary, if some are equal.
         top_p: only the most likely tokens may be drawn, as few as reach the probability p together. The most likely
             one always may. With top_k, those that it leaves have the probability 1 together.
-        generator: a torch.Generator on the CPU (default: torch's own), where the draw takes place: so a seed means
+        generator: a torch.Generator on the CPU (default: torch's own), where the token is drawn: so a seed means
             the same on every device.
 
     Raises:
         ValueError: temperature is below 0, top_k is no whole number of at least 1, top_p is not above 0 and at most 1.
     """
     check_sampling(temperature, top_k, top_p)
-    cold = logits.double().cpu()
+    logits_on_cpu = logits.double().cpu()
     if temperature == 0:
-        return cold.argmax(dim=-1, keepdim=True).to(logits.device)
-    scaled = (cold - cold.amax(dim=-1, keepdim=True)) / temperature  # at most 0: cannot overflow
+        return logits_on_cpu.argmax(dim=-1, keepdim=True).to(logits.device)
+    scaled = (logits_on_cpu - logits_on_cpu.amax(dim=-1, keepdim=True)) / temperature  # at most 0: cannot overflow
     ordered, order = scaled.sort(dim=-1, descending=True, stable=True)
     forbidden = torch.zeros_like(scaled, dtype=torch.bool)  # in the order of likelihood
     if top_k is not None:
@@ -55,10 +55,10 @@ def check_sampling(temperature=1.0, top_k=None, top_p=None):
 
 
 def greedy_search(step, batch, *, start, end, count):
-    """The most likely token at every place, until `end` -> a list of `batch` token lists, without start and end.
+    """The most likely token at every position, until `end` -> a list of `batch` token lists, without start and end.
 
-    step(tokens "batch 1", None) -> logits "batch vocab" for the place after these tokens. An output that has no end
-    after `count` tokens stops there.
+    step(tokens "batch 1", None) -> logits "batch vocab" for the position after these tokens. An output without
+    an end after `count` tokens stops there.
     """
     tokens = torch.full((batch, 1), start)
     written = []
@@ -84,13 +84,13 @@ def length_factor(length, length_penalty):
 def beam_search(step, batch, *, start, end, count, beam, length_penalty):
     """The best output that a beam search finds -> a list of `batch` token lists, without start and end.
 
-    At every place the `beam` most likely beginnings of each sample go on. An output is judged by its log-probability
+    At every position the `beam` most likely beginnings of each sample go on. An output is judged by its log-probability
     divided by `length_factor`. A sample stops when no beginning of its beam can still overtake its best finished
     output: log-probabilities only fall, and no output is longer than `count`.
 
     Args:
-        step: step(tokens "(batch beam) 1", rows) -> logits "(batch beam) vocab" for the place after these tokens. What
-            is remembered of the beginnings has to be put into the order `rows`, int64 "(batch beam)", first; None
+        step: step(tokens "(batch beam) 1", rows) -> logits "(batch beam) vocab" for the position after these tokens.
+            What is remembered of the beginnings has to be put into the order `rows`, int64 "(batch beam)", first; None
             means as it is.
         count: the longest output, its end included. If none has ended by then, the best beginning is the output.
     """
@@ -99,7 +99,7 @@ def beam_search(step, batch, *, start, end, count, beam, length_penalty):
     # All beginnings of a sample are the same at first: only one of them may go on.
     total = torch.full((batch, beam), float("-inf"), dtype=torch.float64)
     total[:, 0] = 0.0
-    finished = [(float("-inf"), None)] * batch
+    best_finished = [(float("-inf"), None)] * batch  # (score, output) of each sample
     running = [True] * batch
     rows = None
     for length in range(1, count + 1):
@@ -107,29 +107,27 @@ def beam_search(step, batch, *, start, end, count, beam, length_penalty):
         vocab = log_probability.shape[-1]
         candidates = (total[:, :, None] + log_probability.view(batch, beam, vocab)).flatten(1)
         # At most `beam` of the best 2 * beam candidates can be an end: enough are left to go on.
-        best, places = candidates.topk(min(2 * beam, candidates.shape[1]), dim=1)
-        chosen = torch.zeros(batch, beam, dtype=torch.int64)
-        for sample_at in range(batch):
-            going_on = 0
-            for score, place in zip(best[sample_at].tolist(), places[sample_at].tolist(), strict=True):
-                parent, token = divmod(place, vocab)
-                if token == end and running[sample_at]:
-                    judged = score / length_factor(length, length_penalty)
-                    if judged > finished[sample_at][0]:
-                        finished[sample_at] = (judged, written[sample_at, parent].tolist())
-                elif token != end and going_on < beam:
-                    chosen[sample_at, going_on] = place
-                    total[sample_at, going_on] = score
-                    going_on += 1
-            hope = total[sample_at].max().item() / length_factor(count, length_penalty)
-            running[sample_at] = running[sample_at] and hope > finished[sample_at][0]
-        parent, token = chosen // vocab, chosen % vocab
+        scores, chosen = candidates.topk(min(2 * beam, candidates.shape[1]), dim=1)
+        unfinished = torch.zeros(batch, beam, dtype=torch.int64)
+        for row, (row_scores, row_candidates) in enumerate(zip(scores.tolist(), chosen.tolist(), strict=True)):
+            beams = 0
+            for score, candidate in zip(row_scores, row_candidates, strict=True):
+                parent, token = divmod(candidate, vocab)
+                if token == end and running[row]:
+                    score = score / length_factor(length, length_penalty)
+                    if score > best_finished[row][0]:
+                        best_finished[row] = (score, written[row, parent].tolist())
+                elif token != end and beams < beam:
+                    unfinished[row, beams], total[row, beams] = candidate, score
+                    beams += 1
+            best_possible = total[row].max().item() / length_factor(count, length_penalty)
+            running[row] = running[row] and best_possible > best_finished[row][0]
+        parent, token = unfinished // vocab, unfinished % vocab
         written = torch.cat([written.gather(1, parent[:, :, None].expand_as(written)), token[:, :, None]], dim=2)
         if not any(running):
             break
         tokens = token.view(-1, 1)
         rows = (parent + torch.arange(batch)[:, None] * beam).view(-1)
     return [
-        output if output is not None else written[sample_at, 0].tolist()
-        for sample_at, (_, output) in enumerate(finished)
+        written[row, 0].tolist() if output is None else output for row, (_, output) in enumerate(best_finished)
     ]

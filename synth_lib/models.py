@@ -19,7 +19,7 @@ from synth_lib.shapes import check_number, check_whole_number
 
 
 class _Model(nn.Module):
-    """What the three models share: their arguments, learned embeddings of tokens and places, the check of tokens."""
+    """What the three models share: their arguments, learned embeddings of tokens and positions, the check of tokens."""
 
     def __init__(self, vocab, d_model, head, layer, max_length, dropout):
         super().__init__()
@@ -38,16 +38,17 @@ class _Model(nn.Module):
 
     @contextmanager
     def _evaluating(self):
-        """A `with` block in which nothing is dropped; after it, also after an error, the model trains as before."""
-        training = self.training
+        """A `with` block in which nothing is dropped; after it, also after an error, each part trains as before."""
+        training = [(module, module.training) for module in self.modules()]
         self.eval()
         try:
             yield
         finally:
-            self.train(training)
+            for module, trained in training:
+                module.training = trained
 
     def _embed(self, tokens, start=0, name="tokens"):
-        """tokens "batch length", which stand at the places start, start + 1, ... -> x "batch length d_model"."""
+        """tokens "batch length", which stand at positions start, start + 1, ... -> x "batch length d_model"."""
         if tokens.dtype != torch.int64:
             raise TypeError(f"{name} must be int64, not {tokens.dtype}")
         if tokens.ndim != 2:
@@ -75,10 +76,8 @@ class LanguageModel(_Model):
         TypeError: `score` is neither a name nor a list. (One module for all layers would tie their weights.)
     """
 
-    def __init__(
-        self, vocab, d_model, head, layer, max_length, score="dot_product",
-        *, dropout=0.0, bias=True, **score_options,
-    ):  # fmt: skip
+    def __init__(self, vocab, d_model, head, layer, max_length, score="dot_product",
+                 *, dropout=0.0, bias=True, **score_options):  # fmt: skip
         super().__init__(vocab, d_model, head, layer, max_length, dropout)
         scores = _scores(score, d_model, head, layer, max_length, bias=bias, **score_options)
         self.blocks = nn.ModuleList(
@@ -109,14 +108,8 @@ class LanguageModel(_Model):
         return [Cache() for _ in self.blocks]
 
     def _run(self, tokens, caches=None, need_weights=True):
-        caches = [None] * len(self.blocks) if caches is None else caches
-        start = 0 if caches[0] is None else caches[0].length
-        x = self._embed(tokens, start)
-        maps = []
-        for block, cache in zip(self.blocks, caches, strict=True):
-            x, weights = block(x, cache=cache, need_weights=need_weights)
-            maps.append(weights)
-        return x, maps
+        x = self._embed(tokens, _tokens_in(caches or []))
+        return _through(self.blocks, x, caches=caches, need_weights=need_weights)
 
     @torch.no_grad()
     def generate(self, tokens, count, *, temperature=1.0, top_k=None, top_p=None, generator=None, cache=True):
@@ -126,7 +119,7 @@ class LanguageModel(_Model):
         what temperature, top_k, top_p and generator mean, says `decoding.sample`.
 
         cache: read each token once and keep what the later ones need of it (`Cache`); without it, every step reads
-        the whole text again, and finds the same. Beyond max_length every step has to: each token moves by a place.
+        the whole text again, and finds the same. Beyond max_length every step has to: each token moves by one position.
 
         Raises:
             ValueError: an option of `decoding.sample`, or count, does not fit; otherwise as `forward`.
@@ -164,10 +157,8 @@ class EncoderDecoder(_Model):
         TypeError, ValueError: as for `LanguageModel`; modules in `score`, which encoder and decoder would share.
     """
 
-    def __init__(
-        self, vocab, d_model, head, layer, max_length, score="dot_product",
-        *, cross_score="dot_product", dropout=0.0, bias=True, **score_options,
-    ):  # fmt: skip
+    def __init__(self, vocab, d_model, head, layer, max_length, score="dot_product",
+                 *, cross_score="dot_product", dropout=0.0, bias=True, **score_options):  # fmt: skip
         super().__init__(vocab, d_model, head, layer, max_length, dropout)
         if not isinstance(score, str) and any(not isinstance(name, str) for name in score):
             raise TypeError("score must hold names: encoder and decoder would share a module")
@@ -206,7 +197,7 @@ class EncoderDecoder(_Model):
     def attention_maps(self, source, target, source_lengths=None):
         """The weights of every layer: {"encoder": [...], "decoder": [...], "cross": [...]}; arguments as `forward`.
 
-        Each is "batch head query key". In "cross" the queries are places of the target, the keys of the source.
+        Each is "batch head query key". In "cross" the queries are positions of the target, the keys of the source.
         """
         mask = _mask(source_lengths, source)
         memory, encoder = self._encode(source, mask)
@@ -224,7 +215,7 @@ class EncoderDecoder(_Model):
         Args:
             source, source_lengths: as in `forward`.
             start, end: the tokens that begin and end every target.
-            count: the longest target, its end included; at most max_length, since `start` takes a place too.
+            count: the longest target, its end included; at most max_length, since `start` takes a position too.
             beam: how many beginnings of each target go on, see `decoding.beam_search`; 1 is greedy.
             length_penalty: see `decoding.length_factor`; 0.6 in the paper. Greedy search has no use for it.
 
@@ -256,15 +247,12 @@ class EncoderDecoder(_Model):
             return beam_search(step, len(source), **ends, beam=beam, length_penalty=length_penalty)
 
     def _encode(self, source, mask, need_weights=True):
-        x, maps = self._embed(source, name="source"), []
-        for block in self.encoder:
-            x, weights = block(x, mask, need_weights=need_weights)
-            maps.append(weights)
+        x, maps = _through(self.encoder, self._embed(source, name="source"), mask, need_weights=need_weights)
         return self.encoder_norm(x), maps
 
     def _decode(self, target, memory, memory_mask, caches=None, need_weights=True):
+        start = _tokens_in([own for own, _ in caches or []])
         caches = [(None, None)] * len(self.decoder) if caches is None else caches
-        start = 0 if caches[0][0] is None else caches[0][0].length
         x, maps, cross_maps = self._embed(target, start, "target"), [], []
         for block, (cache, memory_cache) in zip(self.decoder, caches, strict=True):
             x, weights, cross = block(
@@ -289,10 +277,8 @@ class Classifier(_Model):
         TypeError, ValueError: as for `LanguageModel`.
     """
 
-    def __init__(
-        self, vocab, label, d_model, head, layer, max_length, score="dot_product",
-        *, dropout=0.0, bias=True, **score_options,
-    ):  # fmt: skip
+    def __init__(self, vocab, label, d_model, head, layer, max_length, score="dot_product",
+                 *, dropout=0.0, bias=True, **score_options):  # fmt: skip
         super().__init__(vocab, d_model, head, layer, max_length, dropout)
         check_whole_number("label", label)
         scores = _scores(score, d_model, head, layer, max_length, bias=bias, **score_options)
@@ -325,11 +311,7 @@ class Classifier(_Model):
         return maps
 
     def _run(self, tokens, mask, need_weights=True):
-        x, maps = self._embed(tokens), []
-        for block in self.blocks:
-            x, weights = block(x, mask, need_weights=need_weights)
-            maps.append(weights)
-        return x, maps
+        return _through(self.blocks, self._embed(tokens), mask, need_weights=need_weights)
 
 
 class Block(nn.Module):
@@ -341,9 +323,7 @@ class Block(nn.Module):
         cross_score: S of the cross-attention; None: there is none.
     """
 
-    def __init__(
-        self, d_model, head, max_length, score, *, causal=False, cross_score=None, dropout=0.0, bias=True
-    ):  # fmt: skip
+    def __init__(self, d_model, head, max_length, score, *, causal=False, cross_score=None, dropout=0.0, bias=True):
         super().__init__()
         options = {"dropout": dropout, "bias": bias}
         self.norm_attention = nn.LayerNorm(d_model, bias=bias)
@@ -357,9 +337,8 @@ class Block(nn.Module):
         )
         self.dropout = nn.Dropout(dropout)
 
-    def forward(
-        self, x, mask=None, *, cache=None, memory=None, memory_mask=None, memory_cache=None, need_weights=True
-    ):  # fmt: skip
+    def forward(self, x, mask=None, *, cache=None,
+                memory=None, memory_mask=None, memory_cache=None, need_weights=True):  # fmt: skip
         """x: batch length d_model -> (the same shape, weights "batch head query key", or None if not needed).
 
         With `memory`, "batch key d_model", the third result is the weights of the cross-attention. Masks, caches and
@@ -375,6 +354,23 @@ class Block(nn.Module):
             x = x + self.dropout(y)
         x = x + self.dropout(self.mlp(self.norm_mlp(x)))
         return (x, weights) if memory is None else (x, weights, cross_weights)
+
+
+def _through(blocks, x, mask=None, *, caches=None, need_weights=True):
+    """x "batch length d_model" through all blocks: (the same shape, the weights of every layer)."""
+    maps = []
+    for block, cache in zip(blocks, caches or [None] * len(blocks), strict=True):
+        x, weights = block(x, mask, cache=cache, need_weights=need_weights)
+        maps.append(weights)
+    return x, maps
+
+
+def _tokens_in(caches):
+    """How many tokens the caches of all blocks hold, 0 if there are none."""
+    lengths = {cache.length: None for cache in caches}
+    if len(lengths) > 1:  # an error or Ctrl-C between two blocks
+        raise ValueError(f"the caches hold {' and '.join(map(str, lengths))} tokens: start again with new_caches()")
+    return max(lengths, default=0)
 
 
 def _mask(lengths, tokens):

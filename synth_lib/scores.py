@@ -8,11 +8,13 @@ Every score is a module with the same three sizes and one method:
 What it may look at is the whole difference: the dot product compares every pair of tokens, Dense looks at the
 attending token alone, Random looks at nothing, and returns "1 head query key", one map for every sentence.
 
-So each score is written as `rows`: what the attending tokens x get from x, from where they stand, and, for the dot
-product alone, from something kept of the attended tokens: their `keys`.
+So each score is written as `rows`: what the attending tokens x get from x, from their positions, and, for the dot
+product alone, from the `keys` of the attended tokens. What the rest of the library has to know of it, a score says
+itself: `reads_tokens`, `tables` and `fold`.
 """
 
 import inspect
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from math import isqrt, log, sqrt
@@ -20,21 +22,57 @@ from math import isqrt, log, sqrt
 import torch
 from einops import einsum, rearrange
 from torch import nn
+from torch.nn import functional as F
 
 from synth_lib.shapes import check_number, check_whole_number
 
 
+@dataclass
+class Folded:
+    """A score as a sum that a fused kernel adds up, and never makes the map:
+
+    - scale * queries times keys: "batch|1 head query feature" and "batch|1 head key feature", lists of such pairs;
+    - tables: "head query key", the same for every sample;
+    - products: pairs (A, B), "batch head query tile" and "batch head query repeat"; key j gets A[j % a] * B[j // a].
+    """
+
+    queries: list = field(default_factory=list)
+    keys: list = field(default_factory=list)
+    tables: list = field(default_factory=list)
+    products: list = field(default_factory=list)
+    scale: float = 1.0
+
+
 class Score(nn.Module):
-    """What all scores share: the three sizes and the check of their input.
+    """What all scores share: the three sizes, the check of their input, and what they say of themselves.
 
     Args:
         d_model: features of a token.
         head: attention heads; each has its own scores from its own d_head = d_model / head features.
         max_length: the longest input. Shorter inputs use the top-left block of what is learned per position.
 
+    A score of your own is a subclass with `rows`, and, where they differ from these:
+
+        reads_tokens: False if `rows` look at the number of tokens alone: then one map serves every sentence.
+        tables: the names of its parameters that are tables of scores: they need a higher learning rate than the rest.
+        folds_into: None, or what fold(x, memory, length, start, cache) -> `Folded` is made of: "token keys",
+            "parameter keys", "tables", "products". Then a fused kernel can compute it.
+
     Raises:
         ValueError: a size is below 1, or `head` does not divide `d_model`.
     """
+
+    reads_tokens = True
+    tables = ()
+    folds_into = None
+
+    def __init_subclass__(cls):
+        """A class with other rows and no `fold` of its own has none: a kernel would compute the rows of its parent."""
+        super().__init_subclass__()
+        if not {"rows", "keys", "forward"}.isdisjoint(vars(cls)) and "fold" not in vars(cls):
+            cls.folds_into = None
+        if "memory" not in inspect.signature(cls.forward).parameters:
+            raise TypeError(f"{cls.__name__} has a forward(x): write rows(x, keys, length, start) instead")
 
     def __init__(self, d_model, head, max_length):
         super().__init__()
@@ -45,9 +83,20 @@ class Score(nn.Module):
         self.d_model, self.head, self.max_length = d_model, head, max_length
         self.d_head = d_model // head
 
-    def forward(self, x):
-        """x: batch length d_model -> scores: batch head query key, or 1 head query key if no token is read."""
-        return self.rows(x, self.keys(x), self.check(x))
+    def forward(self, x, *, memory=None, length=None, start=0, cache=None):
+        """x: batch length d_model -> scores: batch head query key, or 1 head query key if no token is read.
+
+        A layer says the rest too, and has checked it:
+
+        Args:
+            memory: the attended tokens, "batch key d_model"; None: those of x.
+            length: how many tokens are attended to.
+            start: the position of the first token of x.
+            cache: an `attention.Cache` with the keys of the tokens before.
+        """
+        if length is None:
+            length = self.check(x)
+        return self.rows(x, self._all_keys(x, memory, length, cache), length, start)
 
     def keys(self, x):
         """What has to be kept of the attended tokens x "batch length d_model" to score them later: here nothing.
@@ -56,21 +105,30 @@ class Score(nn.Module):
         """
         return None
 
-    def rows(self, x, keys, key, start=0):
-        """The rows of the map for the tokens x, which stand at the places start, start + 1, ...
+    def rows(self, x, keys, length, start=0):
+        """The rows of the map for the tokens x, which stand at the positions start, start + 1, ...
 
         Args:
             x: the attending tokens, "batch query d_model", start + query <= max_length.
             keys: what `self.keys` gave for the attended tokens; they need not be those of x.
-            key: how many tokens are attended to, at most max_length.
+            length: how many tokens are attended to, at most max_length.
 
         Returns:
             scores "batch head query key", or "1 head query key" if no token is read.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no rows(): it works in plain self-attention alone")
+        raise NotImplementedError(f"{type(self).__name__} has no rows(): a score needs them")
 
-    def check(self, x, name="x"):
-        """Refuse an input that cannot be scored, else return its length. `name` is what the errors call it.
+    def _all_keys(self, x, memory, length, cache):
+        """The keys of all attended tokens, those in the cache included; None for a score that needs none."""
+        read = partial(self.keys, x if memory is None else memory)
+        return read() if cache is None or type(self).keys is Score.keys else cache.extend(length, read)
+
+    def check(self, x, name="x", module=None):
+        """Refuse an input that cannot be scored, else return its length.
+
+        Args:
+            name: what the errors call x.
+            module: whose dtype x must have; default: this score.
 
         Raises:
             TypeError: `x` is no floating-point tensor, or has another dtype than the weights.
@@ -88,7 +146,7 @@ class Score(nn.Module):
         if not 1 <= length <= self.max_length:
             limit = f"must lie between 1 and max_length = {self.max_length}"
             raise ValueError(f"axis length of {name} is {length}, but {limit}")
-        check_dtype(x, self, name)
+        check_dtype(x, self if module is None else module, name)
         return length
 
     def _split_heads(self, features):
@@ -101,6 +159,8 @@ class DotProduct(Score):
     The only score that is scaled: a sum of d_head products spreads with sqrt(d_head).
     """
 
+    folds_into = {"token keys"}
+
     def __init__(self, d_model, head, max_length, *, bias=True):
         super().__init__(d_model, head, max_length)
         self.query = nn.Linear(d_model, d_model, bias=bias)
@@ -108,14 +168,17 @@ class DotProduct(Score):
 
     def keys(self, x):
         """x: batch length d_model -> keys: batch head key d_head."""
-        self.check(x)
         return self._split_heads(self.key(x))
 
-    def rows(self, x, keys, key, start=0):
+    def rows(self, x, keys, length, start=0):
         """x: batch query d_model, keys: batch head key d_head -> scores: batch head query key."""
         query = self._split_heads(self.query(x))
         query = query / sqrt(self.d_head)  # before the product: length * d_head divisions instead of length^2
         return einsum(query, keys, "batch head query d_head, batch head key d_head -> batch head query key")
+
+    def fold(self, x, memory, length, start, cache):
+        query, keys = self._split_heads(self.query(x)), self._all_keys(x, memory, length, cache)
+        return Folded([query], [keys], scale=1 / sqrt(self.d_head))
 
 
 class Dense(Score):
@@ -125,18 +188,29 @@ class Dense(Score):
     Without biases d_model^2 + d_model * max_length parameters (Table 1), whatever the number of heads.
     """
 
+    folds_into = {"parameter keys"}
+
     def __init__(self, d_model, head, max_length, *, bias=True):
         super().__init__(d_model, head, max_length)
         self.hidden = nn.Linear(d_model, d_model, bias=bias)
         self.weight = _linear_start(head, self.d_head, max_length, fan_in=self.d_head)
         self.bias = _linear_start(head, max_length, fan_in=self.d_head) if bias else None
 
-    def rows(self, x, keys, key, start=0):
+    def rows(self, x, keys, length, start=0):
         """x: batch query d_model -> scores: batch head query key."""
         hidden = self._split_heads(self.hidden(x)).relu()
-        weight = self.weight[:, :, :key]
+        weight = self.weight[:, :, :length]
         scores = einsum(hidden, weight, "batch head query d_head, head d_head key -> batch head query key")
-        return scores if self.bias is None else scores + self.bias[:, None, :key]
+        return scores if self.bias is None else scores + self.bias[:, None, :length]
+
+    def fold(self, x, memory, length, start, cache):
+        """A dot product of queries, relu(W1 x + b1), with keys that are parameters: the columns of W2."""
+        query, keys = self._split_heads(self.hidden(x)).relu(), self.weight[:, :, :length].mT
+        if self.bias is not None:  # b2 is one more feature of the keys, beside which the queries hold a 1
+            more = 1 + (-self.d_head - 1) % 8  # and zeros, since kernels like a multiple of 8
+            query = F.pad(query, (0, more), value=1.0)
+            keys = torch.cat([keys, F.pad(self.bias[:, :length, None], (0, more - 1))], dim=-1)
+        return Folded([query], [keys[None]])
 
 
 class Random(Score):
@@ -155,6 +229,10 @@ class Random(Score):
             `initial_scale` is negative.
     """
 
+    reads_tokens = False
+    tables = ("R",)
+    folds_into = {"tables"}
+
     def __init__(self, d_model, head, max_length, *, initial_scale=None, fixed=False, start=None):
         super().__init__(d_model, head, max_length)
         if start is None:
@@ -169,9 +247,12 @@ class Random(Score):
         else:
             self.R = nn.Parameter(R)
 
-    def rows(self, x, keys, key, start=0):
+    def rows(self, x, keys, length, start=0):
         """x: batch query d_model (only its length is read) -> scores: 1 head query key."""
-        return self.R[None, :, start : start + x.shape[1], :key]
+        return self.R[None, :, start : start + x.shape[1], :length]
+
+    def fold(self, x, memory, length, start, cache):
+        return Folded(tables=[self.rows(x, None, length, start)[0]])
 
 
 class FactorizedDense(Score):
@@ -189,6 +270,8 @@ class FactorizedDense(Score):
         ValueError: a * b is not max_length; the message proposes a pair.
     """
 
+    folds_into = {"products"}
+
     def __init__(self, d_model, head, max_length, *, a=None, b=None, bias=True):
         super().__init__(d_model, head, max_length)
         self.a, self.b = _factor_pair(max_length, a, b)
@@ -198,15 +281,21 @@ class FactorizedDense(Score):
         self.bias_a = _linear_start(head, self.a, fan_in=self.d_head) if bias else None
         self.bias_b = _linear_start(head, self.b, fan_in=self.d_head) if bias else None
 
-    def rows(self, x, keys, key, start=0):
+    def rows(self, x, keys, length, start=0):
         """x: batch query d_model -> scores: batch head query key."""
+        A, B = self.factors(x)
+        products = einsum(A, B, "batch head query tile, batch head query repeat -> batch head query repeat tile")
+        return rearrange(products, "batch head query repeat tile -> batch head query (repeat tile)")[..., :length]
+
+    def factors(self, x):
+        """A: batch head query tile, and B: batch head query repeat."""
         hidden = self._split_heads(self.hidden(x)).relu()
         A = einsum(hidden, self.weight_a, "batch head query d_head, head d_head tile -> batch head query tile")
         B = einsum(hidden, self.weight_b, "batch head query d_head, head d_head repeat -> batch head query repeat")
-        if self.bias_a is not None:
-            A, B = A + self.bias_a[:, None], B + self.bias_b[:, None]
-        products = einsum(A, B, "batch head query tile, batch head query repeat -> batch head query repeat tile")
-        return rearrange(products, "batch head query repeat tile -> batch head query (repeat tile)")[..., :key]
+        return (A, B) if self.bias_a is None else (A + self.bias_a[:, None], B + self.bias_b[:, None])
+
+    def fold(self, x, memory, length, start, cache):
+        return Folded(products=[self.factors(x)])
 
 
 class FactorizedRandom(Score):
@@ -220,6 +309,10 @@ class FactorizedRandom(Score):
         ValueError: `rank` is below 1; `initial_scale` is not above 0 (both factors would stay 0 for ever).
     """
 
+    reads_tokens = False
+    tables = ("R1", "R2")
+    folds_into = {"parameter keys"}
+
     def __init__(self, d_model, head, max_length, *, rank=8, initial_scale=None):
         super().__init__(d_model, head, max_length)
         check_whole_number("rank", rank)
@@ -231,10 +324,13 @@ class FactorizedRandom(Score):
         self.R1 = nn.Parameter(torch.randn(head, max_length, rank) * factor)
         self.R2 = nn.Parameter(torch.randn(head, max_length, rank) * factor)
 
-    def rows(self, x, keys, key, start=0):
+    def rows(self, x, keys, length, start=0):
         """x: batch query d_model (only its length is read) -> scores: 1 head query key."""
-        R1, R2 = self.R1[:, start : start + x.shape[1]], self.R2[:, :key]
+        R1, R2 = self.R1[:, start : start + x.shape[1]], self.R2[:, :length]
         return einsum(R1, R2, "head query rank, head key rank -> head query key")[None]
+
+    def fold(self, x, memory, length, start, cache):
+        return Folded([self.R1[None, :, start : start + x.shape[1]]], [self.R2[None, :, :length]])
 
 
 class Mixture(Score):
@@ -265,24 +361,32 @@ class Mixture(Score):
                 raise ValueError(f"parts differ in {name}: {sizes}; all parts of a mixture need the same")
         self.parts = nn.ModuleList(parts)
         self.logits = nn.Parameter(torch.zeros(len(parts)))
+        self.reads_tokens = any(part.reads_tokens for part in parts)
+        folds = [part.folds_into for part in parts]
+        self.folds_into = None if None in folds else set().union(*folds)
 
     @property
     def weights(self):
         """The alphas: one number per part, summing to 1."""
         return self.logits.softmax(dim=0)
 
-    def forward(self, x):
-        """x: batch length d_model -> scores: batch head query key (1 head query key if no part reads x)."""
-        return sum(weight * part(x) for weight, part in zip(self.weights, self.parts, strict=True))
+    def forward(self, x, *, memory=None, length=None, start=0, cache=None):
+        """As in `Score`; each part is called as a module, so that what hangs on it acts."""
+        if length is None:
+            length = self.check(x)
+        scores = (part(x, memory=memory, length=length, start=start, cache=cache) for part in self.parts)
+        return sum(weight * part for weight, part in zip(self.weights, scores, strict=True))
 
-    def keys(self, x):
-        """One entry for each part: its keys, or None."""
-        return tuple(part.keys(x) for part in self.parts)
-
-    def rows(self, x, keys, key, start=0):
-        """x: batch query d_model -> scores: batch head query key (1 head query key if no part reads x)."""
-        parts = zip(self.weights, self.parts, keys, strict=True)
-        return sum(weight * part.rows(x, kept, key, start) for weight, part, kept in parts)
+    def fold(self, x, memory, length, start, cache):
+        """The parts side by side, each times its alpha."""
+        whole = Folded()
+        for weight, score in zip(self.weights, self.parts, strict=True):
+            part = score.fold(x, memory, length, start, cache)
+            whole.queries += [query * (weight * part.scale) for query in part.queries]
+            whole.keys += part.keys
+            whole.tables += [table * weight for table in part.tables]
+            whole.products += [(A * weight, B) for A, B in part.products]
+        return whole
 
 
 SCORES = {
@@ -367,10 +471,12 @@ def decaying_scores(length, rate):
 
 def check_dtype(x, module, name="x"):
     """Raise a TypeError if x has another dtype than the weights of `module`, which autocast alone can bridge."""
-    state = (tensor for tensor in chain(module.parameters(), module.buffers()) if tensor.is_floating_point())
-    dtype = next((tensor.dtype for tensor in state), x.dtype)
-    if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
-        raise TypeError(f"{name} is {x.dtype}, but the layer is {dtype}; convert one of them with .to({dtype})")
+    for tensor in chain(module.parameters(), module.buffers()):
+        if tensor.is_floating_point():
+            if x.dtype != tensor.dtype and not torch.is_autocast_enabled(x.device.type):
+                dtypes = f"{x.dtype}, but the layer is {tensor.dtype}"
+                raise TypeError(f"{name} is {dtypes}; convert one of them with .to({tensor.dtype})")
+            return
 
 
 def _linear_start(*shape, fan_in):
@@ -409,9 +515,9 @@ def _factor_pair(max_length, a, b):
             check_whole_number(name, value)
     proposal = f"a = {best} and b = {max_length // best} would"
     if a is None or b is None:  # one is given, the other follows if it can
-        name, given = ("a", a) if b is None else ("b", b)
-        if max_length % given:
-            raise ValueError(f"{name} = {given} does not divide max_length = {max_length}; {proposal}")
+        name, size = ("a", a) if b is None else ("b", b)
+        if max_length % size:
+            raise ValueError(f"{name} = {size} does not divide max_length = {max_length}; {proposal}")
         return (a, max_length // a) if b is None else (max_length // b, b)
     if a * b != max_length:
         raise ValueError(

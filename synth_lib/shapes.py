@@ -20,7 +20,7 @@ from einops.parsing import ParsedExpression
 # One name, one meaning, in prose, patterns, checks and docstrings. In brackets: the paper's symbol.
 GLOSSARY = {
     "batch": "the sequences that are computed side by side",
-    "head": "the attention heads",
+    "head": "the attention heads; torch calls their number num_heads, GPT-2 n_head",
     "query": "positions of the token that attends: the rows of an attention map [i]",
     "key": "positions of the token that is attended to: the columns of an attention map [j]",
     "length": "positions, where query and key are the same axis [l]",
@@ -111,13 +111,13 @@ class Axes:
         shape = tuple(tensor.shape)
         if len(shape) != len(groups):
             raise ShapeError(f'{name} has {len(shape)} axes, {shape}, but "{pattern}" names {len(groups)}')
-        found = dict(self._bound)  # committed only if every axis fits: a failed check leaves no trace
+        bound = dict(self._bound)  # committed only if every axis fits: a failed check leaves no trace
         where = f'first seen in {name} "{pattern}"'
         for group, size in zip(groups, shape, strict=True):
-            problem = self._fit(group, size, where, found)
+            problem = self._fit(group, size, where, bound)
             if problem:
                 raise ShapeError(f"{name}: {problem}{_guess_swap(groups, shape, self._bound)}")
-        self._bound = found
+        self._bound = bound
         return tensor
 
     @staticmethod
@@ -135,17 +135,17 @@ class Axes:
         """Bind what is new in one group of names; return a sentence if the group cannot have this size."""
         unknown = [name for name in group if isinstance(name, str) and name not in bound]
         known = prod(name if isinstance(name, int) else bound[name].size for name in group if name not in unknown)
-        said = str(group[0]) if len(group) == 1 else f"({' '.join(map(str, group))})"
+        text = str(group[0]) if len(group) == 1 else f"({' '.join(map(str, group))})"
         if len(unknown) > 1:
-            return f"axis {said} = {size} has {len(unknown)} unknown sizes, {' and '.join(unknown)}; give all but one"
+            return f"axis {text} = {size} has {len(unknown)} unknown sizes, {' and '.join(unknown)}; give all but one"
         if unknown and size % known == 0 and size > 0:
             return cls._bind(unknown[0], size // known, where, bound)
         if unknown:
-            return f"axis {said} has the size {size}, which is not a positive multiple of {known}"
+            return f"axis {text} has the size {size}, which is not a positive multiple of {known}"
         if size == known:
             return None
         origins = ", ".join(f"{n} = {bound[n].size} was {bound[n].where}" for n in group if isinstance(n, str))
-        return f"axis {said} has the size {size}, but should have {known}" + (f" ({origins})" if origins else "")
+        return f"axis {text} has the size {size}, but should have {known}" + (f" ({origins})" if origins else "")
 
 
 def _parse(pattern):

@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 from synth_lib import masks
-from synth_lib.attention import Attention
+from synth_lib.attention import Attention, Cache, CrossAttention
 from synth_lib.scores import Dense, Random, Score
 from tests.helpers import properties, reference
 from tests.helpers.properties import (
@@ -435,13 +435,20 @@ def test_wrong_arguments(arguments, options, error, pieces):
 class Wrong(Score):
     """A score of somebody else that forgets the heads."""
 
-    def forward(self, x):
-        return torch.zeros(x.shape[0], x.shape[1], x.shape[1])
+    def rows(self, x, keys, length, start=0):
+        return torch.zeros(x.shape[0], x.shape[1], length)
 
 
 def test_a_score_of_a_wrong_shape_is_named():
-    layer = Attention(D_MODEL, HEAD, MAX_LENGTH, Wrong(D_MODEL, HEAD, MAX_LENGTH))
-    with refuses(
-        ValueError, "Wrong gave scores (3, 6, 6)", "(batch or 1, head, query, key) = (3 or 1, 5, 6, 6)"
-    ):
-        layer(example(dtype=torch.float32))
+    """In every path: broadcasting would hide it."""
+    x, shape = example(dtype=torch.float32), "(batch or 1, head, query, key) = (3 or 1, 5, 6, 6)"
+    layer = Attention(D_MODEL, HEAD, MAX_LENGTH, Wrong(D_MODEL, HEAD, MAX_LENGTH), causal=True)
+    for options in ({}, {"cache": Cache()}, {"need_weights": False}):
+        with refuses(ValueError, "Wrong gave scores (3, 6, 6)", shape):
+            layer(x, **options)
+    with refuses(ValueError, "Wrong gave scores (3, 6, 6)", shape):
+        CrossAttention(D_MODEL, HEAD, MAX_LENGTH, Wrong(D_MODEL, HEAD, MAX_LENGTH))(x, x)
+    layer.score.reads_tokens = False
+    layer.score.rows = lambda x, keys, length, start: torch.zeros(len(x), HEAD, x.shape[1], length)
+    with refuses(ValueError, "Wrong gave scores (3, 5, 6, 6)", "(1, head, query, key) = (1, 5, 6, 6)"):
+        layer(x)

@@ -206,16 +206,18 @@ def test_what_does_not_fit_is_refused():
         layer(x.float(), memory)
     with refuses(TypeError, "memory must be a floating-point tensor", "not NoneType"):
         layer(x, None)
-    with refuses(ValueError, "places 3 to 8", "between 0 and max_length - 1 = 7"):
+    with refuses(ValueError, "positions 3 to 8", "between 0 and max_length - 1 = 7"):
         layer(x, memory, start=3)
-    with refuses(ValueError, "places -1 to 4", "between 0 and max_length - 1 = 7"):
+    with refuses(ValueError, "positions -1 to 4", "between 0 and max_length - 1 = 7"):
         layer(x, memory, start=-1)
-    layer(x, memory, start=2)  # the last place that there is
+    layer(x, memory, start=2)  # the last position that there is
     with refuses(ValueError, "axis key of mask is 6, but must be 4 or 1"):
         layer(x, memory, torch.ones(BATCH, QUERY).bool())
     with refuses(TypeError, "mask must be a bool tensor"):
         layer(x, memory, torch.ones(BATCH, SHORT).double())
     cache = Cache()
     layer(x, memory, cache=cache)
-    with refuses(ValueError, "axis batch of memory is 3, but of x 2"):
+    with refuses(ValueError, "memory has 2 samples of length 4", "the cache has read 3 samples of length 4"):
         layer(x[:2], memory[:2], cache=cache)
+    with refuses(ValueError, "memory has 3 samples of length 3", "the cache has read 3 samples of length 4"):
+        layer(x, memory[:, :3], cache=cache)

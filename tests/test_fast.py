@@ -1,16 +1,16 @@
-"""The fast form of each S equals the plain one: outputs, gradients, masks, lengths, dtypes.
+"""Every kernel of each S equals the plain one: outputs, gradients, masks, lengths, dtypes.
 
-On a CPU some forms are not chosen, since they are not faster there, and FlexAttention does not train. All are tested
-here nevertheless: `mixed` is told the form, and in the place of FlexAttention stands what it computes. The same
-comparison on a GPU, with the kernels: python -m synth_lib.lab.bench --suite check --device cuda
+On a CPU some kernels are not chosen, since they are not faster there, and FlexAttention does not train. All are tested
+here nevertheless: the layer is told its kernel, and in the place of FlexAttention stands what it computes. The same
+comparison on a GPU, with the kernels: python -m synth_lib.lab bench check --device cuda
 """
 
 import warnings
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
-from einops import rearrange
 from torch.nn.utils import prune
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -60,26 +60,23 @@ def draw_mask(kind, length, head=HEAD):
     return masks.padding([length, length // 2, 0], length, kind)
 
 
-def forms(score, mask=None):
-    """Every fast form that this S has with this mask."""
+def kernels(score, mask=None):
+    """Every kernel that this S has with this mask, the plain one left out."""
     parts = set(score.split(" + "))
-    found = []
+    names = []
     if parts <= {"random", "fixed_random", "factorized_random"} and (mask is None or len(mask) == 1):
-        found.append("one map")
+        names.append("one map")
     if parts <= {"dot_product", "dense", "factorized_random"}:
-        found.append("keys")
-    return found if score == "dot_product" else [*found, "score_mod"]
+        names.append("sdpa")
+    return names if score == "dot_product" else [*names, "flex"]
 
 
-def in_form(layer, x, mask, form):
-    """The layer in this form: what `Attention` does when nobody asks for the weights."""
-    value = fast.values(layer.value, x, layer.head, form)
-    keys = layer.score.keys(x)
+def by_kernel(layer, x, mask, kernel):
+    """y of the layer by this kernel."""
+    layer.kernel = kernel
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # no slow form in its place
-        mixed = fast.mixed(layer.score, x, keys, value, form, mask=mask, causal=layer.causal)
-    assert mixed.shape == (len(x), layer.head, x.shape[1], D_MODEL // layer.head)
-    return layer.output(rearrange(mixed, "batch head query d_head -> batch query (head d_head)"))
+        warnings.simplefilter("error")  # no plain kernel in its place
+        return layer(x, mask, need_weights=False)[0]
 
 
 def assert_equal_with_gradients(ours, theirs, inputs, **tolerance):
@@ -100,10 +97,10 @@ def test_values_and_gradients_equal_the_plain_form(score, kind, causal):
     for length in (1, 5, 8):
         layer = build(score, causal=causal, bias=length != 5)
         x, mask = torch.randn(BATCH, length, D_MODEL).double().requires_grad_(), draw_mask(kind, length)
-        for form in forms(score, mask):
-            fast_y, plain_y = in_form(layer, x, mask, form), layer(x, mask)[0]
+        for kernel in kernels(score, mask):
+            fast_y, plain_y = by_kernel(layer, x, mask, kernel), layer(x, mask)[0]
             # FlexAttention's parts are single precision: gradients of bfloat16 numbers add up there.
-            tolerance = {"rtol": 1e-4, "atol": 1e-5} if form == "score_mod" else {}
+            tolerance = {"rtol": 1e-4, "atol": 1e-5} if kernel == "flex" else {}
             assert_equal_with_gradients(fast_y, plain_y, [x, *trained(layer)], **tolerance)
 
 
@@ -116,7 +113,7 @@ def test_one_map_in_blocks(score, length, causal):
     x = torch.randn(2, length, D_MODEL).double().requires_grad_()
     plain = layer(x)[0]
     with poisoned():
-        assert_equal_with_gradients(in_form(layer, x, None, "one map"), plain, [x, *trained(layer)])
+        assert_equal_with_gradients(by_kernel(layer, x, None, "one map"), plain, [x, *trained(layer)])
 
 
 class poisoned:
@@ -151,7 +148,7 @@ def test_the_causal_product_of_one_map_leaves_out_the_upper_half():
     counts = []
     for causal in (False, True):
         with Products() as products:
-            fast.one_map(R, None, value, None, causal)
+            fast.one_map(R, value, causal=causal)
         counts.append(products.multiply_adds)
     assert counts[0] == BATCH * HEAD * length**2 * D_HEAD
     assert counts[1] / counts[0] == (8 + 1) / (2 * 8)
@@ -185,20 +182,20 @@ def test_the_map_of_random_does_not_grow_with_the_batch():
     length, batch = 64, 50
     R, value = torch.randn(HEAD, length, length), torch.randn(batch, HEAD, length, 2)
     with Products() as products:
-        fast.one_map(R, None, value, None, True)
+        fast.one_map(R, value, causal=True)
     assert products.largest <= max(R.numel(), value.numel()) < batch * R.numel()
 
 
 @pytest.mark.parametrize("score", ["dot_product", "dense", "dense + dot_product", "factorized_random"])
-def test_the_form_with_keys_makes_no_map(score):
+def test_sdpa_makes_no_map(score):
     """Neither forward nor backward; without a word torch makes one where queries and values differ in features."""
     length = 256
     layer = build(score, length, dtype=torch.float32, causal=True)
     x = torch.randn(2, length, D_MODEL, requires_grad=True)
     one_head = length**2
-    for form, map_is_made in ((None, True), ("keys", False)):
+    for kernel, map_is_made in (("plain", True), ("sdpa", False)):
         with Products() as products:
-            y = in_form(layer, x, None, form) if form else layer(x)[0]
+            y = by_kernel(layer, x, None, kernel)
             torch.autograd.grad(y, [x, *trained(layer)], torch.randn_like(y))
         assert (products.largest >= one_head) is map_is_made
 
@@ -206,17 +203,20 @@ def test_the_form_with_keys_makes_no_map(score):
 @pytest.mark.parametrize("score", SCORES)
 def test_the_parts_of_s_add_up_to_s(score):
     layer = build(score)
-    x = torch.randn(BATCH, 6, D_MODEL).double()
-    folded = fast.Folded(layer.score, x, layer.score.keys(x), 6, 0)
-    scale = D_HEAD**-0.5 if score == "dot_product" else 1.0  # left to the kernel
-    ours, theirs = scale * folded.scores(), layer.score(x)
+    x, value = torch.randn(BATCH, 6, D_MODEL).double(), torch.empty(BATCH, HEAD, 6, 16).double()
+    folded = fold(layer.score, x)
+    ours, theirs = fast.sum_of(folded, 6), layer.score(x)
     torch.testing.assert_close(ours.expand(BATCH, HEAD, 6, 6), theirs.expand(BATCH, HEAD, 6, 6))
     if folded.queries:  # at least as many features as the values have, or torch takes another kernel
-        query, key = folded.query_and_key(torch.float64, 16)
+        query, key = fast.query_and_key(folded, value)
         assert query.shape[-1] == key.shape[-1] >= 16 and query.shape[-1] % 8 == 0
-    query, key, tables, products = folded.for_flex(torch.float64)
+    query, key, tables, products = fast.for_flex(folded, value)
     assert query.is_contiguous() and key.is_contiguous() and query.shape == key.shape
-    assert query.shape[-1] % 8 == 0 or len(folded.queries) == 1
+    assert query.shape[-1] % 8 == 0
+
+
+def fold(score, x):
+    return score.fold(x, None, x.shape[1], 0, None)
 
 
 @pytest.mark.parametrize("score", ["factorized_dense", "random + dot_product", "random + dense"])
@@ -228,32 +228,29 @@ def test_flex_compiles_into_one_graph_with_its_gradients(score, monkeypatch):
     monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *tensors: None)
     torch._dynamo.reset()
     compiled = torch.compile(fast.flex, dynamic=False, fullgraph=True, backend="aot_eager")
-    length = 6
+    length, d_head = 6, 8  # torch 2.6 takes powers of two alone
     for causal, mask in ((False, None), (True, None), (True, masks.padding([6, 3, 0], 6, "left"))):
-        layer = build(score, dtype=torch.float64)
-        x = torch.randn(BATCH, length, D_MODEL, dtype=torch.float64, requires_grad=True)
-        value = torch.randn(BATCH, HEAD, length, D_HEAD, dtype=torch.float64, requires_grad=True)
+        layer = with_large_scores(Attention(HEAD * d_head, HEAD, 8, score).double())
+        x = torch.randn(BATCH, length, HEAD * d_head, dtype=torch.float64, requires_grad=True)
+        value = torch.randn(BATCH, HEAD, length, d_head, dtype=torch.float64, requires_grad=True)
         blocks = fast.causal_blocks(length, x.device) if causal else None
         ours, theirs = (
-            function(
-                *fast.Folded(layer.score, x, layer.score.keys(x), length, 0).for_flex(x.dtype), value, mask, blocks
-            )
+            function(*fast.for_flex(fold(layer.score, x), value), value, mask, blocks)
             for function in (compiled, what_flex_computes)
         )
         assert_equal_with_gradients(ours, theirs, [x, value, *trained(layer.score)])
 
 
-def test_where_flex_fails_a_slow_form_takes_its_place_with_one_warning(monkeypatch):
+def test_where_flex_fails_the_plain_kernel_takes_its_place_with_one_warning(monkeypatch):
     def broken(*arguments):
         raise RuntimeError("joint_subgraph_buffer is None\nand a long trace")
 
     monkeypatch.setattr(fast, "compiled_flex", lambda: broken)
     layer, x = build("random + factorized_dense", causal=True), torch.randn(BATCH, 7, D_MODEL).double()
-    value = fast.values(layer.value, x, HEAD, "score_mod")
+    layer.kernel = "flex"
     with pytest.warns(UserWarning, match="FlexAttention does not run here.*joint_subgraph_buffer is None") as heard:
-        mixed = fast.mixed(layer.score, x, layer.score.keys(x), value, "score_mod", causal=True)
+        y, _ = layer(x, need_weights=False)
     assert len(heard) == 1
-    y = layer.output(rearrange(mixed, "batch head query d_head -> batch query (head d_head)"))
     torch.testing.assert_close(y, layer(x)[0])
 
 
@@ -284,8 +281,8 @@ def test_bfloat16_by_autocast(score):
         assert all(parameter.grad.isfinite().all() for parameter in trained(layer))
 
 
-def test_dropout_while_training_takes_the_plain_form():
-    """It drops weights of the map, which the fast forms do not make; in evaluation nothing is dropped."""
+def test_dropout_while_training_takes_the_plain_kernel():
+    """It drops weights of the map, which the others do not make; in evaluation nothing is dropped."""
     layer, x = build("random", 260, causal=True, dropout=0.5), torch.randn(2, 260, D_MODEL).double()
     torch.manual_seed(3)
     y, _ = layer(x, need_weights=False)
@@ -302,11 +299,23 @@ class Louder(Dense):
         return 2 * super().rows(*arguments, **options)
 
 
-def test_a_score_of_somebody_else_takes_the_plain_form():
+def test_a_score_of_somebody_else_takes_the_plain_kernel():
     layer = Attention(D_MODEL, HEAD, 200, Louder(D_MODEL, HEAD, 200), causal=True)
     x = torch.randn(2, 200, D_MODEL)
-    assert fast.form(layer.score, x, None, True) is None
+    assert fast.choose(layer.score, x, 200, None, True) == "plain"
     torch.testing.assert_close(layer(x, need_weights=False)[0], layer(x)[0])
+    other = Attention(D_MODEL, HEAD, 200, "dense", causal=True)
+    assert fast.choose(other.score, x, 200, None, True) == "sdpa"
+    rows = other.score.rows
+    other.score.rows = lambda *arguments, **options: 2 * rows(*arguments, **options)
+    torch.testing.assert_close(other(x, need_weights=False)[0], other(x)[0])
+
+
+def test_an_unknown_kernel_is_refused():
+    layer = Attention(D_MODEL, HEAD, 8)
+    layer.kernel = "flash"
+    with refuses(ValueError, "kernel is 'flash'", "plain, one map, sdpa, flex"):
+        layer(torch.randn(2, 5, D_MODEL), need_weights=False)
 
 
 class Scaled(torch.nn.Linear):
@@ -319,7 +328,7 @@ class Scaled(torch.nn.Linear):
 @pytest.mark.parametrize("change", ["hook", "pruned", "subclass", "no bias", "wrapped"])
 @pytest.mark.parametrize("score", ["dot_product", "random", "dense", "dense + dot_product"])
 def test_what_stands_around_a_linear_layer_is_kept(score, change):
-    """The fast forms may take weight and bias for the layer only where nothing else is in it."""
+    """A kernel may take weight and bias for the layer only where nothing else is in it."""
     layer = build(score, 260, causal=True)
     part = layer.score.parts[0] if "+" in score else layer.score
     for owner, name in [(layer, "value"), *([(part, "hidden")] if "dense" in score else [])]:
@@ -357,7 +366,7 @@ def test_masks_of_few_axes(score):
 
 
 @pytest.mark.parametrize("score", ["dot_product", "random", "dense"])
-def test_wrong_inputs_are_refused_as_in_the_plain_form(score):
+def test_wrong_inputs_are_refused_as_by_the_plain_kernel(score):
     layer = Attention(D_MODEL, HEAD, 300, score, causal=True)
     with refuses(ValueError, "axis length of x is 301", "max_length = 300"):
         layer(torch.randn(2, 301, D_MODEL), need_weights=False)
@@ -376,10 +385,10 @@ def test_wrong_inputs_are_refused_as_in_the_plain_form(score):
 @pytest.mark.parametrize("score", ["dot_product", "random", "dense", "random + dot_product"])
 def test_compiles_into_one_graph(score):
     torch._dynamo.reset()
-    layer = build(score, 260, causal=True, dtype=torch.float32)
+    layer = build(score, 260, causal=True)  # double: the gradient of a bias of the keys is 0, and rounding alone
     compiled = torch.compile(lambda x: layer(x, need_weights=False)[0], fullgraph=True, backend="aot_eager")
-    x = torch.randn(2, 260, D_MODEL, requires_grad=True)
-    assert_equal_with_gradients(compiled(x), layer(x)[0], [x, *trained(layer)], rtol=1e-4, atol=1e-5)
+    x = torch.randn(2, 260, D_MODEL, dtype=torch.float64, requires_grad=True)
+    assert_equal_with_gradients(compiled(x), layer(x)[0], [x, *trained(layer)])
 
 
 @pytest.mark.parametrize("score", SINGLE)
@@ -392,48 +401,48 @@ def test_cross_attention(score):
         torch.testing.assert_close(y, layer(x, memory, mask, start=4)[0])
 
 
-def test_models_compute_the_same_with_and_without_maps(monkeypatch):
+def test_models_compute_the_same_by_every_kernel():
     sizes = {"vocab": 13, "d_model": D_MODEL, "head": HEAD, "layer": 2, "max_length": 260}
     tokens, lengths = torch.randint(13, (2, 260)), [260, 60]
     for score in ("dot_product", "random", "dense"):
         runs = []
-        for chosen in (fast.form, lambda *arguments: None):
-            monkeypatch.setattr(fast, "form", chosen)
+        for kernel in (None, "plain"):
             torch.manual_seed(0)
-            runs.append(
-                [
-                    LanguageModel(score=score, **sizes)(tokens),
-                    Classifier(label=3, score=score, **sizes)(tokens, lengths),
-                    EncoderDecoder(score=score, **sizes)(tokens, tokens[:, :50], lengths),
-                ]
-            )
-            monkeypatch.undo()
+            classes = LanguageModel, partial(Classifier, label=3), EncoderDecoder
+            models = [model(score=score, **sizes) for model in classes]
+            for layer in torch.nn.ModuleList(models).modules():
+                if isinstance(layer, Attention):
+                    layer.kernel = kernel
+            language_model, classifier, translator = models
+            y = [language_model(tokens), classifier(tokens, lengths), translator(tokens, tokens[:, :50], lengths)]
+            runs.append(y)
         torch.testing.assert_close(*runs, rtol=1e-4, atol=1e-4)
 
 
-# Which form
+# Which kernel
 
 
-def test_the_form_follows_from_what_s_looks_at():
+def test_the_kernel_follows_from_what_s_looks_at():
     def chosen(name, mask=None, causal=True, length=300, device="cpu", batch=2):
         x = SimpleNamespace(shape=(batch, length, D_MODEL), device=torch.device(device), dtype=torch.float32)
-        return fast.form(make_score(name, D_MODEL, HEAD, 300), x, mask, causal)
+        return fast.choose(make_score(name, D_MODEL, HEAD, 300), x, length, mask, causal)
 
     for name in ("random", "fixed_random + random", "random + factorized_random"):
         assert chosen(name) == chosen(name, device="cuda") == chosen(name, None, False, 3, "cuda") == "one map"
         assert chosen(name, masks.causal(300), device="cuda") == "one map"
-        assert chosen(name, causal=False) is chosen(name, length=200) is None
+        assert chosen(name, causal=False) == chosen(name, length=200) == "plain"
     # On a GPU a map made of factors stays smaller than the values, 60 samples times 5 features a head, or is not made.
     assert chosen("factorized_random") == chosen("factorized_random", device="cuda", batch=60) == "one map"
-    assert chosen("factorized_random", device="cuda", batch=59) == "keys"
+    assert chosen("factorized_random", device="cuda", batch=59) == "sdpa"
     padding = masks.padding([300, 3], 300)
-    assert chosen("random", padding) is None and chosen("random", padding, device="cuda") == "score_mod"
-    assert chosen("factorized_random", padding, device="cuda") == "keys"
+    assert chosen("random", padding) == "plain" and chosen("random", padding, device="cuda") == "flex"
+    assert chosen("factorized_random", padding, device="cuda") == "sdpa"
     for name in ("dense", "dense + dot_product", "factorized_random + dense"):
-        assert chosen(name) == chosen(name, padding, device="cuda") == "keys"
-        assert chosen(name, padding) == chosen(name, None, False, 256) == chosen(name, batch=1) == "keys"
-        assert chosen(name, None, False, 255) is chosen(name, None, False, batch=1) is chosen(name, length=100) is None
-    assert chosen("dot_product", padding, False, 3) == "keys"
+        assert chosen(name) == chosen(name, padding, device="cuda") == "sdpa"
+        assert chosen(name, padding) == chosen(name, None, False, 256) == chosen(name, batch=1) == "sdpa"
+        for options in ({"causal": False, "length": 255}, {"causal": False, "batch": 1}, {"length": 100}):
+            assert chosen(name, **options) == "plain"
+    assert chosen("dot_product", padding, False, 3) == "sdpa"
     for name in ("factorized_dense", "random + dot_product", "dense + random", "factorized_dense + random"):
-        assert chosen(name) is None and chosen(name, device="cuda") == "score_mod"
-        assert chosen(name, length=299, device="cuda") is None  # it would be compiled for every length
+        assert chosen(name) == "plain" and chosen(name, device="cuda") == "flex"
+        assert chosen(name, length=299, device="cuda") == "plain"  # it would be compiled for every length

@@ -36,18 +36,20 @@ def masked_softmax_that(instead):
 class RandomThatReadsX(FactorizedRandom):
     """A dot product of two narrow projections of x."""
 
+    reads_tokens = True
+
     def __init__(self, d_model, head, max_length, *, rank=8, initial_scale=None):
         super().__init__(d_model, head, max_length, rank=rank)
         self.R1, self.R2 = (nn.Parameter(torch.randn(head, d_model, rank)) for _ in range(2))
 
-    def forward(self, x):
+    def rows(self, x, keys, length, start=0):
         return torch.einsum("bqd,hdr,bke,her->bhqk", x, self.R1, x, self.R2)
 
 
 class StretchedAlike(FactorizedDense):
     """Both factors stretched by `stretch`, instead of one tiled and one repeated."""
 
-    def forward(self, x):
+    def rows(self, x, keys, length, start=0):
         hidden = self._split_heads(self.hidden(x)).relu()
         A = hidden @ self.weight_a + self.bias_a[:, None]
         B = hidden @ self.weight_b + self.bias_b[:, None]
@@ -72,7 +74,7 @@ class NarrowDense(Score):
         self.hidden = nn.Linear(d_model, max_length, bias=bias)
         self.weight = nn.Parameter(torch.randn(head, max_length, max_length))
 
-    def forward(self, x):
+    def rows(self, x, keys, length, start=0):
         return self.hidden(x).relu()[:, None] @ self.weight[:, :, : x.shape[1]]
 
 
@@ -85,14 +87,14 @@ class FactorsWithoutHiddenLayer(Score):
         self.to_a = nn.Linear(d_model, head * self.a, bias=bias)
         self.to_b = nn.Linear(d_model, head * self.b, bias=bias)
 
-    def forward(self, x):
+    def rows(self, x, keys, length, start=0):
         A, B = self.to_a(x).unflatten(-1, (self.head, -1)), self.to_b(x).unflatten(-1, (self.head, -1))
         return (B[..., :, None] * A[..., None, :]).flatten(-2).transpose(1, 2)[..., : x.shape[1]]
 
 
 class UnscaledDotProduct(DotProduct):
-    def forward(self, x):
-        return super().forward(x) * self.d_head**0.5
+    def rows(self, x, keys, length, start=0):
+        return super().rows(x, keys, length, start) * self.d_head**0.5
 
 
 class XavierOnThreeAxes(Random):
@@ -114,15 +116,16 @@ class PlainTensorR(Random):
 
 
 class RWithABatchAxis(Random):
-    """One R for each place in the batch."""
+    """One R for each sample of the batch."""
+
+    reads_tokens = True
 
     def __init__(self, d_model, head, max_length, *, initial_scale=None, fixed=False, start=None):
         super().__init__(d_model, head, max_length)
         self.R = nn.Parameter(torch.randn(properties.BATCH, head, max_length, max_length))
 
-    def forward(self, x):
-        batch, length, _ = x.shape
-        return self.R[:batch, :, :length, :length]
+    def rows(self, x, keys, length, start=0):
+        return self.R[: len(x), :, :length, :length]
 
 
 class DenseWithDeadWeights(Dense):
@@ -134,13 +137,13 @@ class DenseWithDeadWeights(Dense):
 
 
 class AffineDense(Dense):
-    def forward(self, x):
+    def rows(self, x, keys, length, start=0):
         hidden = self._split_heads(self.hidden(x))
         return hidden @ self.weight[:, :, : x.shape[1]] + self.bias[:, None, : x.shape[1]]
 
 
 class AffineFactors(FactorizedDense):
-    def forward(self, x):
+    def rows(self, x, keys, length, start=0):
         hidden = self._split_heads(self.hidden(x))
         A = hidden @ self.weight_a + self.bias_a[:, None]
         B = hidden @ self.weight_b + self.bias_b[:, None]
@@ -150,7 +153,7 @@ class AffineFactors(FactorizedDense):
 class DiagonalHidden(Dense):
     """A repeated index in einsum, "nf,ff->nf", takes the diagonal of W1."""
 
-    def forward(self, x):
+    def rows(self, x, keys, length, start=0):
         hidden = torch.einsum("blf,ff->blf", x, self.hidden.weight) + self.hidden.bias
         return (
             self._split_heads(hidden).relu() @ self.weight[:, :, : x.shape[1]]
@@ -161,8 +164,7 @@ class DiagonalHidden(Dense):
 class BroadcastFactors(FactorizedRandom):
     """Both factors carry the key axis: every query gets the same row."""
 
-    def forward(self, x):
-        length = x.shape[1]
+    def rows(self, x, keys, length, start=0):
         row = (self.R1 * self.R2).sum(dim=-1)[:, None, :length]
         return row.expand(self.head, length, length)[None]
 
@@ -170,14 +172,14 @@ class BroadcastFactors(FactorizedRandom):
 class ReshapedHeads(Dense):
     """ "batch length head key" reshaped to "batch head length key" instead of transposed."""
 
-    def forward(self, x):
-        right = super().forward(x)
+    def rows(self, x, keys, length, start=0):
+        right = super().rows(x, keys, length, start)
         return right.transpose(1, 2).reshape(right.shape)
 
 
 class QueryOnTheKeyAxis(DotProduct):
-    def forward(self, x):
-        return super().forward(x).transpose(-2, -1)
+    def rows(self, x, keys, length, start=0):
+        return super().rows(x, keys, length, start).transpose(-2, -1)
 
 
 def padding_only_with_the_dot_product(monkeypatch):

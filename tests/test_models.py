@@ -571,21 +571,28 @@ def test_greedy_translation_is_the_argmax_of_the_full_pass(score):
 
 @pytest.mark.parametrize("beam", [1, 2, 4])
 def test_a_padded_batch_is_translated_as_one_by_one(beam):
-    model, (source, _) = ready_to_stop(translator("dense")), some_pairs(8)
-    lengths = [7, 1, 2, 3, 4, 5, 6, 7]
-    together = model.translate(source, lengths, **ENDS, beam=beam)
-    alone = [model.translate(source[n : n + 1, :real], **ENDS, beam=beam)[0] for n, real in enumerate(lengths)]
-    assert together == alone and len({len(output) for output in together}) > 1
+    (source, _), lengths, some_end_before_others = some_pairs(8), [7, 1, 2, 3, 4, 5, 6, 7], False
+    for more in (0.75, 1.0, 1.5, 2.0, 3.0):
+        model = ready_to_stop(translator("dense"), more)
+        together = model.translate(source, lengths, **ENDS, beam=beam)
+        alone = [model.translate(source[n : n + 1, :real], **ENDS, beam=beam)[0] for n, real in enumerate(lengths)]
+        assert together == alone
+        some_end_before_others |= len({len(output) for output in together}) > 1
+    assert some_end_before_others
 
 
 @pytest.mark.parametrize("score", ["dot_product", "random", "dense + random"])
 def test_a_wide_beam_finds_the_best_translation_that_there_is(score):
     """Every output of up to 3 tokens is judged by the full pass; the caches must follow their beginnings."""
+    assert len(set().union(*(lengths_of_the_best(score, more) for more in (0.4, 0.8, 1.2)))) > 1
+
+
+def lengths_of_the_best(score, more):
     torch.manual_seed(1)
     vocab, count, batch, lengths = 5, 4, 4, [3, 1, 2, 3]
     model = EncoderDecoder(vocab, D_MODEL, HEAD, LAYER, MAX_LENGTH, score).double()
     source = torch.randint(vocab, (batch, 3), generator=torch.Generator().manual_seed(6))
-    model, found_lengths = ready_to_stop(away_from_the_start(model), 0.8), set()
+    model, lengths_of_outputs = ready_to_stop(away_from_the_start(model), more), set()
     others = [token for token in range(vocab) if token != STOP]
     beginnings = torch.cartesian_prod(*[torch.tensor(others)] * (count - 1))
     targets = torch.cat([torch.full((len(beginnings), 1), BEGIN), beginnings], dim=1)
@@ -604,10 +611,10 @@ def test_a_wide_beam_finds_the_best_translation_that_there_is(score):
     for length_penalty in (0.0, 0.6, 3.0):
         best = [max(outputs, key=lambda output: judged(chance, n, output, length_penalty)) for n in range(batch)]
         ends = {"start": BEGIN, "end": STOP, "count": count, "beam": 4 ** (count - 1)}
-        found = model.translate(source, lengths, **ends, length_penalty=length_penalty)
-        assert found == [list(output[:-1]) for output in best]
-        found_lengths |= {len(output) for output in found}
-    assert len(found_lengths) > 1
+        outputs_of_the_beam = model.translate(source, lengths, **ends, length_penalty=length_penalty)
+        assert outputs_of_the_beam == [list(output[:-1]) for output in best]
+        lengths_of_outputs |= {len(output) for output in best}
+    return lengths_of_outputs
 
 
 def test_the_length_penalty_makes_translations_longer():

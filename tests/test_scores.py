@@ -427,3 +427,11 @@ def test_wrong_inputs(name, x, error, pieces):
         build(name, dtype=torch.float32).score(x)
     with refuses(error, *pieces):
         build(name, dtype=torch.float32)(x)
+
+
+def test_a_score_of_ones_own_is_written_as_rows():
+    with refuses(TypeError, "Ones has a forward(x)", "write rows(x, keys, length, start)"):
+
+        class Ones(Score):
+            def forward(self, x):
+                return torch.ones(1, self.head, x.shape[1], x.shape[1])

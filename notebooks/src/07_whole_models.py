@@ -696,7 +696,7 @@ for score, row_of_scores in {"random": random_row, "dense": dense_row, "dot_prod
 
 # %% [markdown]
 # In the library every score has two methods for this. `keys(x)` says what must be kept of each token, and `None`
-# means nothing. `rows(x, keys, key, start)` gives the rows for the newest tokens. A `Cache` for each layer holds
+# means nothing. `rows(x, keys, length, start)` gives the rows for the newest tokens. A `Cache` for each layer holds
 # values and keys. All nine models, step by step against the full pass:
 
 # %%

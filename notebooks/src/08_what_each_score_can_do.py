@@ -14,7 +14,6 @@
 # 2005.00743](https://arxiv.org/abs/2005.00743). Equation numbers are those of its version 1.
 
 # %%
-import json
 from functools import partial
 
 import matplotlib.pyplot as plt
@@ -23,10 +22,12 @@ from einops import einsum
 from torch import nn
 
 from synth_lib import plots
-from synth_lib.lab import probes
 from synth_lib.attention import Attention
 from synth_lib.checks import check
+from synth_lib.lab import probes
+from synth_lib.lab.runner import read_record
 from synth_lib.shapes import Axes
+from synth_lib.text.corpora import DATA
 
 # %% [markdown]
 # ## The question
@@ -250,7 +251,7 @@ class OneLayer(nn.Module):
 
 # %%
 for task in ("position", "token", "pair"):
-    places = probes.right_place(task, torch.tensor([pointer]), torch.tensor([key]))[0].tolist()
+    places = probes.right_position(task, torch.tensor([pointer]), torch.tensor([key]))[0].tolist()
     print(f"{task:>8}: {[words[place] for place in places]}")
 
 # %%
@@ -400,7 +401,7 @@ dots = [str(place) if place % 3 == 0 else "" for place in range(12)]
 def learned_maps(task, seed=0):
     """The maps of three S for one sentence, with a circle at each right place: -> figure, weights, places."""
     parts, _ = draws[task](1, torch.Generator().manual_seed(4))
-    places = probes.right_place(task, parts[1], parts[2])[0]
+    places = probes.right_position(task, parts[1], parts[2])[0]
     models = [trained[name, task, seed] for name in shown]
     with torch.no_grad():
         weights = torch.stack([model.attention(model.embed(*parts))[1][0, 0] for model in models])
@@ -498,11 +499,11 @@ for name in shown:
 # a negative one for ($k'$, AB) and ($k$, BA). But both pairs add up to the same sum: it cannot be.
 
 # %%
-match = int(probes.right_place("pair", pointer_0, key_0)[0, 2])
+match = int(probes.right_position("pair", pointer_0, key_0)[0, 2])
 other = next(place for place in range(12) if place not in (2, match))
 key_1 = key_0.clone()
 key_1[0, match], key_1[0, other] = key_0[0, other], key_0[0, match]
-moved = int(probes.right_place("pair", pointer_0, key_1)[0, 2])
+moved = int(probes.right_position("pair", pointer_0, key_1)[0, 2])
 print(f"the right place of token 2 was {match} and is {moved}")
 for name in shown:
     rows = [row(name, "pair", (value_0, pointer_0, keys), 2) for keys in (key_0, key_1)]
@@ -755,7 +756,7 @@ everything = facts.float().mean(dim=1).reshape(4000, 6, 5)
 everything = axes_few(everything, "batch key vocab", "everything")  # key: the six keys of a sentence
 row_of_my_pointer = everything.gather(1, few_pointers[:, :, None].expand(4000, 6, 5))
 answers = axes_few(row_of_my_pointer.argmax(dim=-1), "batch length", "answers")
-right = few_values.gather(1, probes.right_place("pair", few_pointers, few_keys))
+right = few_values.gather(1, probes.right_position("pair", few_pointers, few_keys))
 print("right answers:", (answers == right).float().mean().item())
 
 # %% [markdown]
@@ -788,13 +789,14 @@ print("right answers:", (answers == right).float().mean().item())
 #
 # Does training find such a way? Now with whole blocks, as in [chapter 07](07_whole_models.ipynb): attention,
 # mlp, and *residual connections*, which means that each part adds to what is there. `d_model` is 64. These
-# trainings take too long for a notebook. The command `python -m synth_lib.lab.probes --study depth` made them,
+# trainings take too long for a notebook. The command `python -m synth_lib.lab probes depth` made them,
 # and its records are in `data/results`.
 
 # %%
 def recorded(study):
     """The records of a study: a list of dictionaries, one for each kind of model."""
-    return json.loads((probes.RESULTS / f"probes_{study}.json").read_text())
+    _, runs = read_record(DATA / "results" / f"probes_{study}.jsonl")
+    return runs
 
 
 depth = recorded("depth")

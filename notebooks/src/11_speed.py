@@ -893,7 +893,7 @@ check("11.4", causal_product)
 
 # %%
 def in_blocks(R, value):
-    return fast.one_map(left=R, right=None, value=value, mask=None, causal=True)
+    return fast.one_map(R, value, causal=True)
 
 
 R, value = torch.randn(3, 1024, 1024, requires_grad=True), torch.randn(2, 3, 1024, 8, requires_grad=True)
@@ -903,20 +903,20 @@ stairs = measure.operations(training_step(in_blocks, R, value, upstream=upstream
 print("of the full work:", Fraction(stairs, full), " formula for 8 blocks:", Fraction(8 + 1, 2 * 8))
 
 # %% [markdown]
-# ## `need_weights=False`: the library's fast forms
+# ## `need_weights=False`: the library's kernels
 #
 # All of this sits behind the class that you know. Call a layer with `need_weights=False`: you get the same
-# $Y$, no map, and the layer may take the fast form of its S:
+# $Y$, no map, and the layer may take the fastest kernel for its S:
 #
-# | form | S | what it is |
+# | kernel | S | what it is |
 # |---|---|---|
 # | one map | Random, Factorized Random | one product for the batch, causal in blocks |
-# | keys | dot product, Dense, their mixture; on a GPU a large Factorized Random | a fused kernel |
-# | score_mod | Factorized Dense, other mixtures; on a GPU | FlexAttention |
-# | plain | what has no faster form on this device | as always |
+# | sdpa | dot product, Dense, their mixture; on a GPU a large Factorized Random | torch's fused kernel |
+# | flex | Factorized Dense, other mixtures; on a GPU | FlexAttention with a score_mod |
+# | plain | where none is faster on this device, or a hook hangs on S | as always |
 #
-# `fast.form` says which one is taken on this device. Four masks, nine S, two sentences of up to 256 tokens,
-# and each time the question whether fast equals plain:
+# `fast.choose` says which one is taken on this device. Four masks, nine S, two sentences of up to 256 tokens,
+# and each time the question whether its $Y$ equals that of plain:
 
 # %%
 names = ["dot_product", "dense", "random", "fixed_random", "factorized_dense", "factorized_random",
@@ -929,8 +929,8 @@ for name in names:
     for causal, mask in ((False, None), (False, padding), (True, None), (True, padding)):
         layer = Attention(32, 4, 256, name, causal=causal)
         same = equal(layer(x_long, mask, need_weights=False)[0], layer(x_long, mask)[0])
-        form = fast.form(layer.score, x_long, mask, causal) or "plain"
-        cells.append(f"{form}: {same}")
+        kernel = fast.choose(layer.score, x_long, 256, mask, causal)
+        cells.append(f"{kernel}: {same}")
     print(f"{name:>20}", *(f"{cell:>15}" for cell in cells))
 
 # %% [markdown]
@@ -938,8 +938,8 @@ for name in names:
 # mask is causal: its maps are small, and there is little to save. Random has its blocks under a causal mask
 # alone. Else it stays plain for another reason: the library's plain form already makes one map for the batch,
 # or, with padding, needs one for each sentence. And Factorized Dense, and the mixtures of Random with an S that
-# reads tokens, would need a score_mod. A GPU has that, for inputs of the full length, from 128 tokens on, if
-# torch can compile it there. The gradients are equal too, which the tests of the library show for each form,
+# reads tokens, would need flex. A GPU has that, for inputs of the full length, from 128 tokens on, if
+# torch can compile it there. The gradients are equal too, which the tests of the library show for each kernel,
 # mask and dtype.
 #
 # ## Predict, then measure
@@ -1206,7 +1206,7 @@ for name in names:
 # The floor here is that of the operations alone. torch counts a fused causal kernel as if it did the whole
 # square, so such a floor can be too high by what the kernel leaves out.
 #
-# Is a fast form slower than the plain one on your machine? That happens: the rule in `fast.form` is a guess
+# Is a fast form slower than the plain one on your machine? That happens: the rule in `fast.choose` is a guess
 # from measurements of other sizes, on other machines. Nobody can tell without measuring.
 #
 # ## On a card
@@ -1494,12 +1494,12 @@ for name in names:
 # ## Where it breaks
 #
 # - **The weights are gone.** Who wants to see the map, or drop some of its weights while training, has to
-#   write it down. With dropout the layer takes the plain form.
+#   write it down. With dropout the layer takes the plain kernel.
 # - **Two numbers are not a machine.** The floor knows no processor's cache, no launch, no exponential, no
 #   look-up, and it lets bytes hide behind operations. You saw each of these cost or save time. It is a bound,
 #   and a good first guess for long inputs made of large products.
 # - **One card, one day.** Another card has another balance, and another version of torch other kernels.
-#   Measure again: `python -m synth_lib.lab.bench --suite attention --device cuda --minutes 4`.
+#   Measure again: `python -m synth_lib.lab bench attention --device cuda --minutes 4`.
 # - **Faster is not better.** Nothing here says which S learns more. That is chapters
 #   [08](08_what_each_score_can_do.ipynb) and [13](13_train_on_gpu.ipynb).
 #

@@ -14,7 +14,6 @@
 # 2005.00743](https://arxiv.org/abs/2005.00743). Equation numbers are those of its version 1.
 
 # %%
-import json
 import math
 import tempfile
 import time
@@ -30,7 +29,8 @@ from synth_lib.checks import check
 from synth_lib.text.corpora import DATA, random_windows, shakespeare
 from synth_lib.models import LanguageModel
 from synth_lib.shapes import Axes
-from synth_lib.lab.suites import GPU, VARIANTS, WIDER, run_suite
+from synth_lib.lab.runner import read_record, run_suite
+from synth_lib.lab.suites import GPU, VARIANTS, WIDER
 from synth_lib.lab.train import Settings, parameter_groups, schedule, train_language_model
 
 # %% [markdown]
@@ -196,14 +196,14 @@ print("every parameter is the same after 30 steps:", len(list(ours.parameters())
 #
 # A *suite* is a list of runs. The suite `laptop` has the nine variants with two seeds each, a small
 # language model of two layers. `run_suite` does them two at a time on the CPU and writes each finished run
-# into a JSON file. One seed means the same windows in the same order for all nine. This cell takes one or
+# into a file of JSON Lines. One seed means the same windows in the same order for all nine. This cell takes one or
 # two minutes.
 
 # %%
 # Output varies: the time differs between machines.
 started = time.perf_counter()
 with tempfile.TemporaryDirectory() as folder:
-    live = run_suite("laptop", Path(folder) / "laptop.json", device="cpu", workers=2, say=lambda line: None)
+    live = run_suite("laptop", Path(folder) / "laptop.jsonl", device="cpu", workers=2, log=lambda line: None)
 print(f"{len(live['runs'])} runs in {time.perf_counter() - started:.0f} seconds")
 
 # %% [markdown]
@@ -311,7 +311,8 @@ claims(live, {
 
 # %%
 def read(suite):
-    return json.loads((DATA / "results" / f"{suite}.json").read_text())
+    header, runs = read_record(DATA / "results" / f"{suite}.jsonl")
+    return header | {"runs": runs}
 
 
 def overlay(recorded, own):
@@ -1150,9 +1151,9 @@ for variant, perplexity in lm1b.items() if "Vanilla" in lm else ():
 # and on Colab write `python`, there after `!cd synthesizers &&`):
 #
 # ```
-# .venv/bin/python -m synth_lib.lab.train --suite laptop --out runs/laptop.json --workers 2 --device cpu
-# .venv/bin/python -m synth_lib.lab.train --suite gpu --out runs/gpu.json --workers 14 --device cuda --minutes 8
-# .venv/bin/python -m synth_lib.lab.train --suite gpu-why --out runs/gpu-why.json --workers 14 --device cuda \
+# .venv/bin/python -m synth_lib.lab suite laptop --out runs/laptop.jsonl --workers 2 --device cpu
+# .venv/bin/python -m synth_lib.lab suite gpu --out runs/gpu.jsonl --workers 14 --device cuda --minutes 8
+# .venv/bin/python -m synth_lib.lab suite gpu-why --out runs/gpu-why.jsonl --workers 14 --device cuda \
 #     --minutes 8
 # ```
 #
@@ -1164,10 +1165,10 @@ for variant, perplexity in lm1b.items() if "Vanilla" in lm else ():
 # %%
 # Output varies: it shows your own results, if there are any.
 for suite, stored in {"gpu": gpu, "gpu-why": why}.items():
-    path = DATA.parent / "runs" / f"{suite}.json"
-    own = json.loads(path.read_text()) if path.exists() else {"runs": []}
-    print(f"{suite}: {len(own['runs'])} runs of your own")
-    for run in own["runs"]:
+    path = DATA.parent / "runs" / f"{suite}.jsonl"
+    own = read_record(path)[1] if path.exists() else []
+    print(f"{suite}: {len(own)} runs of your own")
+    for run in own:
         if run["status"] == "finished":
             place = run["task"], run["variant"]
             metric = next(name for name in ("accuracy", "exact_match", "loss") if name in run["metrics"])

@@ -1,1 +1,1 @@
-"""Experiments: the training loop, suites of runs, probes, and what measures time and memory."""
+"""Experiments: train, suites, tasks, runner, probes, measure, bench; the command line is `python -m synth_lib.lab`."""

@@ -38,8 +38,8 @@ def times(steps, *, rounds=9, seconds=None, device="cpu"):
     Raises:
         ValueError: rounds is less than 1.
     """
-    found = measurements(steps, rounds=rounds, seconds=seconds, device=device)
-    return {name: spread(some) for name, some in found.items()}
+    measured = measurements(steps, rounds=rounds, seconds=seconds, device=device)
+    return {name: spread(milliseconds) for name, milliseconds in measured.items()}
 
 
 def measurements(steps, *, rounds=9, seconds=None, device="cpu"):
@@ -51,7 +51,7 @@ def measurements(steps, *, rounds=9, seconds=None, device="cpu"):
     for name, step in steps.items():
         step()
         # By the clock on the wall: a step that waits spends no time of the processor, but takes it all the same.
-        calls[name] = max(1, int(5 / max(_milliseconds(step, 1, device, time.perf_counter), 0.001)))
+        calls[name] = max(1, int(5 / max(_milliseconds(step, 1, device, waits=True), 0.001)))
     for number in range(rounds):
         if number and seconds is not None and time.perf_counter() - started > seconds:
             break
@@ -60,8 +60,8 @@ def measurements(steps, *, rounds=9, seconds=None, device="cpu"):
     return measured
 
 
-def _milliseconds(step, calls, device, clock=time.process_time):
-    """The mean time of so many calls of a step; clock: what counts seconds if the device is a CPU."""
+def _milliseconds(step, calls, device, waits=False):
+    """The mean time of so many calls of a step; waits: on a CPU by the clock on the wall, not that of the processor."""
     if torch.device(device).type == "cuda":
         start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         stream = torch.cuda.current_stream(device)
@@ -71,15 +71,18 @@ def _milliseconds(step, calls, device, clock=time.process_time):
         stop.record(stream)
         torch.cuda.synchronize(device)
         return start.elapsed_time(stop) / calls
+    clock = time.perf_counter if waits else time.process_time
     before = clock()
     for _ in range(calls):
         step()
     return 1000 * (clock() - before) / calls
 
 
-def spread(some):
+def spread(milliseconds):
     """The median and the quartiles of a list of milliseconds: {"ms", "low", "high"}."""
-    low, middle, high = statistics.quantiles(some, n=4, method="inclusive") if len(some) > 1 else some * 3
+    if len(milliseconds) == 1:
+        milliseconds = milliseconds * 2
+    low, middle, high = statistics.quantiles(milliseconds, n=4, method="inclusive")
     return {"ms": round(middle, 4), "low": round(low, 4), "high": round(high, 4)}
 
 
@@ -121,12 +124,12 @@ def peak_bytes(step, device="cpu"):
 @contextmanager
 def _quiet_profiler():
     """A `with` block in which torch's profiler does not write a line at every start and stop."""
-    given = "KINETO_LOG_LEVEL" in os.environ
+    is_set = "KINETO_LOG_LEVEL" in os.environ
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     try:
         yield
     finally:
-        if not given:
+        if not is_set:
             os.environ.pop("KINETO_LOG_LEVEL", None)
 
 
@@ -141,10 +144,10 @@ def machine(device="cpu", dtype=torch.float32):
     source = torch.randn(size // 4, device=device)
     target = torch.empty_like(source)
     left, right = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
-    found = times({"copy": lambda: target.copy_(source), "product": lambda: left @ right}, device=device)
+    taken = times({"copy": lambda: target.copy_(source), "product": lambda: left @ right}, device=device)
     return {
-        "copy_bytes_per_second": 2 * size / found["copy"]["ms"] * 1000,
-        "product_operations_per_second": 2 * side**3 / found["product"]["ms"] * 1000,
+        "copy_bytes_per_second": 2 * size / taken["copy"]["ms"] * 1000,
+        "product_operations_per_second": 2 * side**3 / taken["product"]["ms"] * 1000,
     }
 
 
@@ -214,38 +217,23 @@ class _Operations(TorchDispatchMode):
         return result
 
 
+# Of `left` and `right` they get the shapes, "... row inner" and "... inner column"; what is added comes first.
 def _product(_, left, right, *arguments, **options):
-    """`left` and `right` are shapes, as in all of these formulas: "... row inner" and "... inner column"."""
     return 2 * prod(left) * right[-1]
 
 
-def _product_with_vector(left, right, *arguments, **options):
+def _with_vector(left, right, *arguments, **options):
     return 2 * prod(left)
 
 
-def _product_with_vector_added(_, left, right, *arguments, **options):
-    return 2 * prod(left)
-
-
-def _fused_on_a_cpu(query, key, value, *arguments, **options):
-    return sdpa_flop_count(query, key, value)
-
-
-def _fused_on_a_cpu_backward(upstream, query, key, value, *arguments, **options):
-    return sdpa_backward_flop_count(upstream, query, key, value)
-
-
+_aten = torch.ops.aten
 _NOT_COUNTED_BY_TORCH = {
-    torch.ops.aten.addmm_: _product,
-    torch.ops.aten.baddbmm_: _product,
-    torch.ops.aten.addbmm: _product,
-    torch.ops.aten.addbmm_: _product,
-    torch.ops.aten.mv: _product_with_vector,
-    torch.ops.aten.addmv: _product_with_vector_added,
-    torch.ops.aten.addmv_: _product_with_vector_added,
-    torch.ops.aten.dot: _product_with_vector,
-    torch.ops.aten.vdot: _product_with_vector,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _fused_on_a_cpu,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _fused_on_a_cpu_backward,
+    **dict.fromkeys((_aten.addmm_, _aten.baddbmm_, _aten.addbmm, _aten.addbmm_), _product),
+    **dict.fromkeys((_aten.mv, _aten.dot, _aten.vdot), _with_vector),
+    **dict.fromkeys((_aten.addmv, _aten.addmv_), lambda _, *shapes, **options: _with_vector(*shapes)),
+    _aten._scaled_dot_product_flash_attention_for_cpu: lambda *shapes, **options: sdpa_flop_count(*shapes[:3]),
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+        lambda *shapes, **options: sdpa_backward_flop_count(*shapes[:4])
+    ),
 }
 _FORMULAS = {**flop_registry, **{name: shape_wrapper(formula) for name, formula in _NOT_COUNTED_BY_TORCH.items()}}

@@ -1,45 +1,36 @@
 """Small tasks that show what each S can do, and the studies that chapter 08 reads.
 
-    python -m synth_lib.lab.probes --study depth --workers 4
+    python -m synth_lib.lab probes depth --workers 4
 
 A task is a function draw(count, generator) -> (parts, targets). `parts` is a tuple of whole numbers "batch length":
 a token is the sum of the embeddings of its parts. `targets` are "batch length", with -1 where nothing is asked, or
 "batch", one for each sentence.
 
-Read top-down: the tasks, the model, the training, the studies, the command.
+Read top-down: the tasks, the model, the training, the studies.
 """
 
-import argparse
 import copy
-import json
-import multiprocessing
-import platform
 import time
-from datetime import date
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional as F
 
-from synth_lib.lab.train import schedule, write_whole
+from synth_lib.lab.runner import Record, do_missing
+from synth_lib.lab.train import schedule, table_parameters
 from synth_lib.models import Block
-from synth_lib.scores import FactorizedRandom, Random, make_score
-from synth_lib.shapes import check_whole_number
-from synth_lib.text.corpora import DATA
+from synth_lib.scores import make_score
 
-RESULTS = DATA / "results"
-
-# --- look-up: output the value at the right place ---
+# --- look-up: output the value at the right position ---
 
 
 def sentences(count, length, vocab, generator, numbers=None):
     """Tokens of three parts: -> (value, pointer, key), whole numbers, each "batch length".
 
-    value: 0 .. vocab - 1. key: no two of a sentence are equal. pointer: the key of another place, every other place
-    with the same chance. Keys and pointers are 0 .. numbers - 1; by default there are as many numbers as places.
+    value: 0 .. vocab - 1. key: no two of a sentence are equal. pointer: the key of another position, each with the
+    same chance. Keys and pointers are 0 .. numbers - 1; by default there are as many numbers as positions.
     """
     value = torch.randint(vocab, (count, length), generator=generator)
     key = torch.rand(count, numbers or length, generator=generator).argsort(dim=1)[:, :length]
@@ -48,10 +39,10 @@ def sentences(count, length, vocab, generator, numbers=None):
     return value, key.gather(1, other), key
 
 
-def right_place(task, pointer, key):
+def right_position(task, pointer, key):
     """Where the answer of each token stands, "batch length". pointer, key: "batch length".
 
-    "position": at length - 1 - i. "token": at the place that is my pointer. "pair": where the key equals my pointer.
+    "position": at length - 1 - i. "token": at the position that is my pointer. "pair": where the key is my pointer.
     """
     if task == "position":
         return torch.arange(key.shape[1]).flip(0).expand(key.shape)
@@ -61,11 +52,11 @@ def right_place(task, pointer, key):
 
 
 def look_up(count, generator, *, task, length, vocab, numbers=None):
-    """The value at the right place, for every token."""
+    """The value at the right position, for every token."""
     value, pointer, key = sentences(count, length, vocab, generator, numbers)
-    if task == "token":  # with more numbers than places, a key is not always a place
+    if task == "token":  # with more numbers than positions, a key is not always a position
         pointer = torch.randint(length, pointer.shape, generator=generator)
-    return (value, pointer, key), value.gather(1, right_place(task, pointer, key))
+    return (value, pointer, key), value.gather(1, right_position(task, pointer, key))
 
 
 # --- other probes, on tokens of one part ---
@@ -78,13 +69,13 @@ def copying(count, generator, *, length, vocab):
 
 
 def reversing(count, generator, *, length, vocab):
-    """The token at the mirrored place."""
+    """The token at the mirrored position."""
     tokens = torch.randint(vocab, (count, length), generator=generator)
     return (tokens,), tokens.flip(1)
 
 
 def sorting(count, generator, *, length, vocab):
-    """At place i the i-th smallest token."""
+    """At position i the i-th smallest token."""
     tokens = torch.randint(vocab, (count, length), generator=generator)
     return (tokens,), tokens.sort(dim=1).values
 
@@ -96,7 +87,7 @@ def counting(count, generator, *, length, vocab):
 
 
 def induction(count, generator, *, length, vocab):
-    """The last token has occurred before; what followed it then? All others differ. Asked at the last place alone."""
+    """The last token has occurred before; what followed it then? All others differ. Asked at the last position."""
     tokens = torch.rand(count, vocab, generator=generator).argsort(dim=1)[:, :length]
     before = torch.randint(length - 2, (count, 1), generator=generator)
     tokens[:, -1:] = tokens.gather(1, before)
@@ -113,7 +104,7 @@ def halves(count, generator, *, length, vocab, order):
 
     A token is a key with a value. Both halves have the same keys and the same values. In a true sentence (1) each
     key has its value in both; in a false one (0) the values of the second half have moved on by some keys, so no claim
-    is true. order: "same" keys at the same places of both halves, or "any".
+    is true. order: "same" keys at the same positions of both halves, or "any".
     """
     half = length // 2
     key = torch.rand(count, half, generator=generator).argsort(dim=1)
@@ -153,7 +144,7 @@ class Stack(nn.Module):
         sizes: how many different numbers each part of a token can be.
         label: how many answers there are.
         d_model, layer, max_length, score: as in `models.LanguageModel`; here no token is hidden from another.
-        pooled: one answer a sentence, read from the mean over its places.
+        pooled: one answer a sentence, read from the mean over its positions.
     """
 
     def __init__(self, sizes, label, d_model, layer, max_length, score, *, pooled=False):
@@ -195,8 +186,9 @@ def train_side_by_side(models, draws, seeds, *, steps, batch=32, learning_rate=0
     """
     stacked, buffers = stack_module_state(models)
     skeleton = copy.deepcopy(models[0]).to("meta")
-    tables = [numbers for name, numbers in stacked.items() if name.split(".")[-1] in ("R", "R1", "R2")]
-    others = [numbers for numbers in stacked.values() if all(numbers is not table for table in tables)]
+    names = table_parameters(models[0])
+    tables = [numbers for name, numbers in stacked.items() if name in names]
+    others = [numbers for name, numbers in stacked.items() if name not in names]
     rates = [(others, learning_rate), (tables, learning_rate * r_factor)]
     groups = [{"params": numbers, "lr": rate, "peak": rate} for numbers, rate in rates if numbers]
     adam = torch.optim.Adam(groups, betas=(0.9, 0.95))
@@ -208,8 +200,8 @@ def train_side_by_side(models, draws, seeds, *, steps, batch=32, learning_rate=0
         return F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=-1)
 
     def hand_back():
-        for place, model in enumerate(models):
-            state = {name: numbers[place] for name, numbers in (stacked | buffers).items()}
+        for number, model in enumerate(models):
+            state = {name: stack[number] for name, stack in (stacked | buffers).items()}
             model.load_state_dict(state)
 
     for step in range(steps):
@@ -228,27 +220,27 @@ def train_side_by_side(models, draws, seeds, *, steps, batch=32, learning_rate=0
 
 
 @torch.no_grad()
-def accuracy(model, draw, count=1000, places=slice(None)):
+def accuracy(model, draw, count=1000, positions=slice(None)):
     """The share of right answers in `count` sentences that no training sees, a float.
 
-    places: a slice, if only some places of the sentence count.
+    positions: a slice, if only some positions of the sentence count.
     """
     parts, targets = draw(count, torch.Generator().manual_seed(2**31))
     right = model(*parts).argmax(dim=-1) == targets
     if targets.ndim == 2:
-        right, targets = right[:, places], targets[:, places]
+        right, targets = right[:, positions], targets[:, positions]
     return right[targets >= 0].float().mean().item()
 
 
 def distance_to(wanted, score, *, starts=4, steps=150, seed=0, **options):
     """Train S alone to make a wanted map: how far from it does it stay? A float, 0 (perfect) to 1.
 
-    Row n of the map belongs to the token n, or to the place n for a score that reads no token. The distance of two
-    rows is the weight that stands at wrong places; the result is its mean over the rows, for the best of `starts`
+    Row n of the map belongs to the token n, or to the position n for a score that reads no token. The distance of two
+    rows is the weight that stands at wrong positions; the result is its mean over the rows, for the best of `starts`
     starts. They are the heads of one score: heads share nothing.
 
     Args:
-        wanted: bool "length length"; the places that are True get the same weight each, and each row has one.
+        wanted: bool "length length"; the positions that are True get the same weight each, and each row has one.
         score, options: as for `scores.make_score`.
     """
     length, d_head = len(wanted), 16
@@ -257,7 +249,7 @@ def distance_to(wanted, score, *, starts=4, steps=150, seed=0, **options):
         torch.manual_seed(seed)
         tokens = torch.randn(1, length, starts * d_head)
         score = make_score(score, starts * d_head, starts, length, **options)
-    peak = 0.15 if isinstance(score, (Random, FactorizedRandom)) else 0.04
+    peak = 0.04 if score.reads_tokens else 0.15
     adam = torch.optim.Adam(score.parameters(), betas=(0.9, 0.95))
     for step in range(steps):
         adam.param_groups[0]["lr"] = peak * schedule(step, steps // 20, steps)
@@ -310,9 +302,8 @@ STUDIES = {
 }
 
 
-def run(job, seeds):
-    """Train the models of one job, one for each seed, and return its record: plain values, with the job in it."""
-    torch.set_num_threads(1)
+def run(job):
+    """Train the models of one job, one for each of its seeds -> its results: plain values, the job among them."""
     started = time.perf_counter()
     longest = job.get("test_length", job["length"])
     sizes = {"vocab": job["vocab"]} | ({"numbers": longest} if "test_length" in job else {})
@@ -321,7 +312,7 @@ def run(job, seeds):
     many = max(longest, job["vocab"])  # values, keys, pointers and counts are all below this
 
     models = []
-    for seed in seeds:
+    for seed in job["seeds"]:
         torch.manual_seed(seed)
         pooled = job["task"].startswith("halves")
         label = 2 if pooled else many
@@ -335,68 +326,34 @@ def run(job, seeds):
         curve.append({"step": step, "accuracy": [round(accuracy(model, draw), 4) for model in models]})
 
     settings = {name: job[name] for name in ("steps", "batch", "learning_rate")}
-    train_side_by_side(models, [draw] * len(models), seeds, after_step=measure, **settings)
-    record = job | {"seeds": list(seeds), "accuracy": curve[-1]["accuracy"], "curve": curve}
+    train_side_by_side(models, [draw] * len(models), job["seeds"], after_step=measure, **settings)
+    result = job | {"accuracy": curve[-1]["accuracy"], "curve": curve}
     if "test_length" in job:
         longer = partial(TASKS[job["task"]], length=longest, **sizes)
         old, new = slice(job["length"]), slice(job["length"], None)
-        record["longer"] = {
-            "places seen": [round(accuracy(model, longer, places=old), 4) for model in models],
-            "places never seen": [round(accuracy(model, longer, places=new), 4) for model in models],
+        result["longer"] = {
+            "positions seen": [round(accuracy(model, longer, positions=old), 4) for model in models],
+            "positions never seen": [round(accuracy(model, longer, positions=new), 4) for model in models],
         }
-    return record | {
-        "seconds": round(time.perf_counter() - started, 1),
-        "device": "cpu",
-        "threads": torch.get_num_threads(),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "date": str(date.today()),
-    }
+    return result | {"seconds": round(time.perf_counter() - started, 1), "threads": torch.get_num_threads()}
 
 
-def study(name, seeds, out, workers=1):
-    """Run the jobs of a study that `out` does not hold yet; after each the whole file is written anew."""
-    records = json.loads(out.read_text()) if out.exists() else []
-
-    def is_done(job):
-        return any(job.items() <= record.items() and record["seeds"] == seeds for record in records)
-
-    missing = [job for job in STUDIES[name] if not is_done(job)]
-    missing.sort(key=lambda job: -job["layer"] * job["length"] * job["steps"])  # the longest first
-    print(f"{name}: {len(STUDIES[name]) - len(missing)} jobs are recorded, {len(missing)} are missing", flush=True)
-    with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        for record in pool.imap_unordered(partial(run, seeds=seeds), missing):
-            records.append(record)
-            lines = [json.dumps(record) for record in sorted(records, key=_order(name))]
-            text = "[\n" + ",\n".join(lines) + "\n]\n"
-            write_whole(out, lambda file, text=text: file.write(text.encode()))
-            told = " ".join(f"{share:.3f}" for share in record["accuracy"])
-            print(
-                f"{record['task']}, {record['score']}, layer {record['layer']}, length {record['length']}: "
-                f"{told} ({record['seconds']:.0f} s)",
-                flush=True,
-            )
-    return records
+def run_study(name, seeds, out, *, workers=1, minutes=None, log=print):
+    """Do the jobs of a study that the record `out` lacks, see `runner` -> (runs in the order of the jobs, errors)."""
+    device = torch.device("cpu")
+    jobs = [job | {"seeds": list(seeds)} for job in STUDIES[name]]
+    record = Record(out, {"study": name, "device": device.type}, log)
+    longest_first = sorted(jobs, key=lambda job: -job["layer"] * job["length"] * job["steps"])
+    errors = do_missing(
+        longest_first, record, run, name_of=_title, summary=_summary, device=device,
+        workers=workers, minutes=minutes, log=log,
+    )  # fmt: skip
+    return [entry for entry in map(record.find, jobs) if entry], errors
 
 
-def _order(name):
-    """Records stand in the order of the jobs, whichever ended first."""
-    return lambda record: next(place for place, job in enumerate(STUDIES[name]) if job.items() <= record.items())
+def _title(job):
+    return f"{job['task']}, {job['score']}, layer {job['layer']}, length {job['length']}"
 
 
-def main(arguments=None):
-    parser = argparse.ArgumentParser("python -m synth_lib.lab.probes", description="Train the probes of chapter 08.")
-    parser.add_argument("--study", choices=STUDIES, required=True, help="which list of trainings")
-    parser.add_argument("--seeds", type=int, default=3, help="models of each kind (default: 3)")
-    parser.add_argument("--workers", type=int, default=1, help="trainings at a time, one thread each (default: 1)")
-    parser.add_argument(
-        "--out", type=Path, help="the record (default: data/results/probes_STUDY.json); what it holds is kept"
-    )
-    given = parser.parse_args(arguments)
-    for name in ("seeds", "workers"):
-        check_whole_number(name, getattr(given, name))
-    out = given.out or RESULTS / f"probes_{given.study}.json"
-    study(given.study, list(range(given.seeds)), out, given.workers)
-
-
-if __name__ == "__main__":
-    main()
+def _summary(result):
+    return f"{' '.join(f'{share:.3f}' for share in result['accuracy'])} ({result['seconds']:.0f} s)"

@@ -1,4 +1,4 @@
-"""Train a model: one loop for every chapter, and a command line for the language model.
+"""Train a model: one loop for every chapter and every experiment.
 
     tokenizer, splits = shakespeare()
     model, record = train_language_model({"score": "random"}, Settings(steps=500), tokenizer, splits)
@@ -6,16 +6,19 @@
 Read `train` first; its parts stand below it, in the order of their use.
 """
 
-import argparse
+import hashlib
 import json
 import math
 import os
 import platform
+import re
 import signal
+import subprocess
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
+from functools import cache, cached_property
 from pathlib import Path
 
 import torch
@@ -24,30 +27,31 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from synth_lib.models import LanguageModel
-from synth_lib.scores import SCORES, FactorizedRandom, Random
 from synth_lib.shapes import check_number, check_whole_number
-from synth_lib.text.corpora import CorpusError, evaluation_windows, random_windows, shakespeare
+from synth_lib.text.corpora import evaluation_windows, random_windows
 
 
-def _setting(default, says):
-    return field(default=default, metadata={"says": says})
+def _setting(default, description):
+    return field(default=default, metadata={"description": description})
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to train: each setting is said beside it, and `python -m synth_lib.lab.train --help` prints the same
-    words.
+    """How to train: each setting is described beside it, and `python -m synth_lib.lab train --help` prints the same.
 
     A checkpoint belongs to one set of settings. Raises ValueError for a number out of its range.
     """
 
     steps: int = _setting(1000, "updates of the parameters")
     batch: int = _setting(32, "windows (pieces of text), or other examples, in each step")
-    warmup: int = _setting(100, "steps in which the learning rate rises; then it falls, a cosine, to a tenth")
-    learning_rate: float = _setting(1e-3, "the highest learning rate, for all but the tables of the next option")
+    warmup: int = _setting(None, "steps in which the learning rate rises; by default a tenth of all, at most 100")
+    learning_rate: float = _setting(1e-3, "the highest learning rate, for all but the tables of r_learning_rate_factor")
+    final_learning_rate: float = _setting(0.1, "where the cosine after the warm-up ends, a share of the highest rate")
     r_learning_rate_factor: float = _setting(
         10.0, "the learned tables of random and factorized_random learn this many times faster"
     )
+    beta1: float = _setting(0.9, "AdamW's decay of its mean of gradients")
+    beta2: float = _setting(0.95, "AdamW's decay of its mean of squared gradients")
     weight_decay: float = _setting(0.1, "AdamW's decay of matrices; biases, norms and embeddings have none")
     r_weight_decay: float = _setting(0.0, "AdamW's decay of those tables")
     clip: float = _setting(1.0, "a gradient whose norm, over all parameters, is larger is scaled down to it")
@@ -58,10 +62,18 @@ class Settings:
     def __post_init__(self):
         for name in ("steps", "batch", "evaluate_every"):
             check_whole_number(name, getattr(self, name))
-        for name in ("warmup", "weight_decay", "r_weight_decay", "learning_rate", "r_learning_rate_factor", "clip"):
+        if self.warmup is None:
+            object.__setattr__(self, "warmup", min(100, self.steps // 10))
+        for name in ("warmup", "weight_decay", "r_weight_decay", "learning_rate", "r_learning_rate_factor", "clip",
+                     "beta1", "beta2", "final_learning_rate"):  # fmt: skip
             check_number(name, getattr(self, name))
             if getattr(self, name) == 0 and name in ("learning_rate", "r_learning_rate_factor", "clip"):
                 raise ValueError(f"{name} is 0, but must be above 0")
+        for name in ("beta1", "beta2"):
+            if getattr(self, name) >= 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, but must be below 1")
+        if self.final_learning_rate > 1:
+            raise ValueError(f"final_learning_rate is {self.final_learning_rate}, but must be a share of at most 1")
         if self.warmup > self.steps:
             raise ValueError(f"warmup must be at most steps = {self.steps}, not {self.warmup}: set warmup (--warmup)")
         if self.precision not in ("auto", "float32", "bfloat16"):
@@ -74,103 +86,65 @@ def next_token_loss(model, inputs, targets):
 
 
 def train(
-    model, draw, evaluation, settings, *, what, loss=next_token_loss, unit="nats per token",
-    device="auto", folder=None, resume=False, progress=True,
+    model, get_batch, eval_batches, settings, *, config, loss=next_token_loss, unit="nats per token", count=None,
+    device="auto", folder=None, resume=False, progress=True, read_every_step=None,
 ):  # fmt: skip
     """Train `model` in place and return its record, a dictionary that JSON can hold.
 
     Args:
-        draw: draw(generator) -> the tensors of one batch, drawn with that torch.Generator on the CPU.
-        evaluation: a list of such batches; the curve is the mean loss over them.
+        model: sub-modules in evaluation stay so; a model that is so as a whole is put into training.
+        get_batch: get_batch(generator, step) -> the tensors of one batch, drawn with that torch.Generator on the CPU.
+            It remembers nothing: a run that is resumed calls it with the same generator and step.
+        eval_batches: a list of such batches; the curve is the mean loss over them.
         settings: a `Settings`. Its seed also seeds torch, for dropout.
-        what: what is trained, a dictionary of plain values, for the record and the checkpoint.
+        config: what is trained, a dictionary of plain values, for the record and the checkpoint.
         loss, unit: loss(model, *tensors) -> the mean over a batch, a scalar, in this unit.
+        count: count(*tensors) -> how many units the loss of a batch is the mean of. Default: every number of the last
+            tensor, the targets.
         device: see `choose_device`.
         folder: where checkpoint.pt and record.json are written, whole or not at all. Default: nowhere.
         resume: go on from the checkpoint in `folder`. On the CPU the losses are those of a run without a
             break.
         progress: show a progress bar with the time left.
+        read_every_step: look at the loss in each step, not only when it is evaluated. Default: on the CPU. Other
+            devices work ahead, and to read a number is to wait for them.
 
     Raises:
         KeyboardInterrupt: Ctrl-C, after the step was finished and saved. A second Ctrl-C stops at once.
         FloatingPointError: the loss is not finite; the record says failed, the last good checkpoint stays.
-        FileNotFoundError, ValueError: no checkpoint to resume, or it is damaged or of other settings.
+        FileNotFoundError, ValueError: no checkpoint to resume, or it is damaged, or of other settings, other batches
+            or another version of torch.
         FileExistsError: `folder` holds a checkpoint, and `resume` is not set: it would be lost.
     """
-    device = choose_device(device)
     folder = folder and Path(folder)
     if folder and not resume and (folder / "checkpoint.pt").exists():
         raise FileExistsError(f"{folder} holds a run: resume it (--resume), or choose another folder (--folder)")
-    torch.manual_seed(settings.seed)
-    generator = torch.Generator().manual_seed(settings.seed)
-    model.to(device).train()
-    groups = parameter_groups(
-        model,
-        settings.learning_rate,
-        settings.weight_decay,
-        settings.r_learning_rate_factor,
-        settings.r_weight_decay,
-    )
-    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=device.type == "cuda")
-    peaks = [group["lr"] for group in optimizer.param_groups]
-    autocast = autocast_on(device, settings.precision)
-    run = {"what": what, "settings": asdict(settings), "step": 0, "curve": [], "seconds": 0.0, "evaluating": 0.0}
+    run = _Run(model, get_batch, eval_batches, settings, config, loss, unit, count, choose_device(device), folder)
     if resume:
-        run = _load_checkpoint(folder, run, model, optimizer, generator)
-    started = time.perf_counter() - run["seconds"]
-
-    def evaluate():
-        began = time.perf_counter()
-        found = _mean_loss(model, loss, evaluation, device, autocast)
-        run["curve"].append({"step": run["step"], "loss": found if math.isfinite(found) else None})
-        run["evaluating"] += time.perf_counter() - began
-        return found
-
-    def record(status, problem=None):
-        return _record(folder, run, status, problem, model, device, unit)
-
-    latest = latest_norm = 0.0
-    largest = None
-    bar = tqdm(total=settings.steps, initial=run["step"], disable=not progress, unit="step")
+        run.load()
+    if read_every_step is None:
+        read_every_step = run.device.type == "cpu"
+    bar = tqdm(total=settings.steps, initial=run.step, disable=not progress, unit="step")
     with bar, _interrupt_after_the_step() as interrupted:
-        if run["step"] == 0:
-            evaluate()
-            if folder:  # claims the folder, and a folder that cannot be written is told before the work
-                _save_checkpoint(folder, run, model, optimizer, generator)
-        while run["step"] < settings.steps:
-            for group, peak in zip(optimizer.param_groups, peaks, strict=True):
-                group["lr"] = peak * schedule(run["step"], settings.warmup, settings.steps)
-            tensors = [tensor.to(device) for tensor in draw(generator)]
-            with autocast():
-                value = loss(model, *tensors)
-            optimizer.zero_grad()
-            value.backward()
-            norm = nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
-            largest = norm if largest is None else torch.maximum(largest, norm)  # NaN, if one of them is
-            due = (run["step"] + 1) % settings.evaluate_every == 0 or run["step"] + 1 == settings.steps
-            if due or device.type == "cpu":  # other devices work ahead, and to read a number is to wait for them
-                latest, latest_norm, largest = value.item(), largest.item(), None
-            if math.isfinite(latest) and math.isfinite(latest_norm):  # else the update would spoil every parameter
-                optimizer.step()
-                run["step"] += 1
-                latest = evaluate() if due else latest
-            run["seconds"] = time.perf_counter() - started
-            if not (math.isfinite(latest) and math.isfinite(latest_norm)):
-                problem = (
-                    f"the loss is {latest} and the norm of its gradient {latest_norm} after step {run['step']}: "
-                    "try a lower learning rate"
-                )
-                record("failed", problem)
-                raise FloatingPointError(problem)
+        if run.step == 0:
+            run.evaluate()
+            run.save()  # claims the folder, and a folder that cannot be written is reported before the work
+        while run.step < settings.steps:
+            run.compute_gradients()
+            due = (run.step + 1) % settings.evaluate_every == 0 or run.step + 1 == settings.steps
+            stop = interrupted.is_set()
+            if due or stop or read_every_step:
+                run.check_finite()  # else the update would spoil every parameter, or a checkpoint keep what is spoilt
+            run.update()
             if due:
-                bar.set_postfix_str(f"loss {latest:.3f}")
-            if folder and (due or interrupted.is_set()):
-                _save_checkpoint(folder, run, model, optimizer, generator)
-            if interrupted.is_set():
-                record("stopped")
-                raise KeyboardInterrupt(f"stopped after step {run['step']} of {settings.steps}")
+                bar.set_postfix_str(f"loss {run.evaluate():.3f}")
+            if due or stop:
+                run.save()
+            if stop:
+                run.record("stopped")
+                raise KeyboardInterrupt(f"stopped after step {run.step} of {settings.steps}")
             bar.update()
-    return record("finished")
+    return run.record("finished")
 
 
 def parameter_groups(model, learning_rate, weight_decay, r_learning_rate_factor=10.0, r_weight_decay=0.0):
@@ -179,15 +153,16 @@ def parameter_groups(model, learning_rate, weight_decay, r_learning_rate_factor=
     - matrices: the weights of linear layers and of S; with weight decay.
     - vectors: biases (those with a head axis too), norms, the logits of a mixture, and the embeddings: a rare
       token gets few gradients, and decay would only shrink it. No weight decay.
-    - R: R, R1 and R2 of the random scores. `r_weight_decay`, and `r_learning_rate_factor` times the learning
+    - R: the tables of scores, such as R, R1 and R2. `r_weight_decay`, and `r_learning_rate_factor` times the learning
       rate. Adam moves a number by about the learning rate a step, however small its gradient. R is a table of
       logits that starts near 0 and must move by several units before its map differs from uniform.
     """
     found = {"matrices": [], "vectors": [], "R": []}
     seen = set()  # a tied parameter belongs to one group
+    tables = {id(table) for table in table_parameters(model).values()}
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
-            if isinstance(module, (Random, FactorizedRandom)):
+            if id(parameter) in tables:
                 group = "R"
             elif parameter.ndim < 2 or "bias" in name or isinstance(module, nn.Embedding):
                 group = "vectors"
@@ -210,12 +185,200 @@ def parameter_groups(model, learning_rate, weight_decay, r_learning_rate_factor=
     ]
 
 
-def schedule(step, warmup, steps):
-    """The factor on the learning rate at step 0 .. steps - 1: a line up to 1, then a cosine down to 0.1."""
+def table_parameters(model):
+    """The tables of scores in `model`, {name: parameter}, also those that pruning or a parametrization holds."""
+    tables = {}
+    for prefix, module in model.named_modules():
+        for table in getattr(module, "tables", ()):
+            its_name = re.compile(rf"(parametrizations\.)?{table}(_orig|_g|_v|\..*)?")
+            for name, parameter in module.named_parameters():
+                if its_name.fullmatch(name):
+                    tables[f"{prefix}.{name}" if prefix else name] = parameter
+    return tables
+
+
+def schedule(step, warmup, steps, final=0.1):
+    """The factor on the learning rate at step 0 .. steps - 1: a line up to 1, then a cosine down to `final`."""
     if step < warmup:
         return (step + 1) / warmup
     passed = (step - warmup) / max(1, steps - 1 - warmup)
-    return 0.1 + 0.9 * (1 + math.cos(math.pi * passed)) / 2
+    return final + (1 - final) * (1 + math.cos(math.pi * passed)) / 2
+
+
+class _Run:
+    """A run: what a checkpoint holds of it, and the parts of a step, in the order of their use."""
+
+    def __init__(self, model, get_batch, eval_batches, settings, config, loss, unit, count, device, folder):
+        self.get_batch, self.eval_batches, self.settings, self.config = get_batch, eval_batches, settings, config
+        self.loss, self.unit, self.count, self.device, self.folder = loss, unit, count, device, folder
+        self.model = model.to(device)
+        if not model.training:
+            model.train()
+        torch.manual_seed(settings.seed)
+        self.generator = torch.Generator().manual_seed(settings.seed)
+        groups = parameter_groups(
+            model,
+            settings.learning_rate,
+            settings.weight_decay,
+            settings.r_learning_rate_factor,
+            settings.r_weight_decay,
+        )
+        betas = settings.beta1, settings.beta2
+        self.optimizer = torch.optim.AdamW(groups, betas=betas, fused=device.type == "cuda")
+        self.peaks = [group["lr"] for group in self.optimizer.param_groups]
+        self.autocast = autocast_on(device, settings.precision)
+        self.step, self.curve, self.evaluating = 0, [], 0.0
+        self.last_loss = self.largest_norm = None
+        self.started = time.perf_counter()
+
+    def compute_gradients(self):
+        """The forward and the backward pass of the next step, at its learning rate."""
+        factor = schedule(self.step, self.settings.warmup, self.settings.steps, self.settings.final_learning_rate)
+        for group, peak in zip(self.optimizer.param_groups, self.peaks, strict=True):
+            group["lr"] = peak * factor
+        tensors = [tensor.to(self.device) for tensor in self.get_batch(self.generator, self.step)]
+        with self.autocast():
+            value = self.loss(self.model, *tensors)
+        self.optimizer.zero_grad()
+        value.backward()
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
+        self.last_loss = value.detach()
+        # The largest since the last look: NaN, if one of them is.
+        self.largest_norm = norm if self.largest_norm is None else torch.maximum(self.largest_norm, norm)
+
+    def check_finite(self):
+        loss, norm = self.last_loss.item(), self.largest_norm.item()
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            self.fail(f"the loss is {loss} and the norm of its gradient {norm}")
+        self.largest_norm = None
+
+    def fail(self, problem):
+        problem += f" after step {self.step}: try a lower learning rate"
+        self.record("failed", problem)
+        raise FloatingPointError(problem)
+
+    def update(self):
+        self.optimizer.step()
+        self.step += 1
+
+    def evaluate(self):
+        """The mean loss over the evaluation batches, which the curve gets."""
+        began = time.perf_counter()
+        with self.autocast():
+            loss = mean_loss(self.model, self.loss, self.eval_batches, self.count, self.device)
+        self.curve.append({"step": self.step, "loss": loss if math.isfinite(loss) else None})
+        self.evaluating += time.perf_counter() - began
+        if not math.isfinite(loss):
+            self.fail(f"the loss of the evaluation is {loss}")
+        return loss
+
+    def seconds(self):
+        return time.perf_counter() - self.started
+
+    @cached_property
+    def made_from(self):
+        """What decides the result beside the options, for a comparison when the run is resumed."""
+        first_batch = self.get_batch(torch.Generator().manual_seed(self.settings.seed), 0)
+        return {
+            "torch version": str(torch.__version__),
+            "first training batch": fingerprint(first_batch),
+            "evaluation batches": fingerprint(tensor for batch in self.eval_batches for tensor in batch),
+        }
+
+    def save(self):
+        if not self.folder:
+            return
+        checkpoint = {
+            "config": self.config, "settings": asdict(self.settings), "made_from": self.made_from,
+            "run": {"step": self.step, "curve": self.curve, "evaluating": self.evaluating, "seconds": self.seconds()},
+            "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(),
+            "random": {"torch": torch.get_rng_state(), "data": self.generator.get_state()},
+        }  # fmt: skip
+        write_whole(self.folder / "checkpoint.pt", lambda file: torch.save(checkpoint, file))
+
+    def load(self):
+        path = self.folder / "checkpoint.pt" if self.folder else None
+        if path is None or not path.exists():
+            raise FileNotFoundError(f"there is no checkpoint in folder {self.folder} to resume: start without resume")
+        try:
+            checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+            saved = {**checkpoint["config"], **checkpoint["settings"]}
+            made_from, run, random = (checkpoint[part] for part in ("made_from", "run", "random"))
+        except Exception as error:  # torch raises many kinds for a damaged file
+            raise ValueError(f"{path} is no checkpoint that can be read ({type(error).__name__})") from None
+        _refuse_difference(path, saved, {**self.config, **asdict(self.settings)}, "give the same options as before")
+        again = "use the same as before, or start again in another folder"
+        _refuse_difference(path, made_from, self.made_from, again)
+        self.model.load_state_dict(checkpoint["model"])
+        self.optimizer.load_state_dict(checkpoint["optimizer"])
+        torch.set_rng_state(random["torch"])
+        self.generator.set_state(random["data"])
+        self.step, self.curve, self.evaluating = run["step"], run["curve"], run["evaluating"]
+        self.started = time.perf_counter() - run["seconds"]
+
+    def record(self, status, problem=None):
+        """The record, which the folder gets too."""
+        seconds = self.seconds()
+        record = {
+            "config": self.config,
+            "status": status,
+            "problem": problem,
+            "seed": self.settings.seed,
+            "settings": asdict(self.settings),
+            "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
+            **provenance(self.device),
+            "threads": torch.get_num_threads(),
+            "seconds": round(seconds, 1),
+            "training_seconds": round(seconds - self.evaluating, 3),
+            "unit": self.unit,
+            "curve": self.curve,
+            "final_loss": self.curve[-1]["loss"] if status == "finished" else None,
+        }
+        if self.folder:
+            write_whole(self.folder / "record.json", lambda file: file.write(json.dumps(record, indent=1).encode()))
+        return record
+
+
+def _refuse_difference(path, saved, now, advice):
+    for name in sorted(saved.keys() | now.keys()):
+        if saved.get(name) != now.get(name):
+            raise ValueError(
+                f"{path} was made with {name} = {saved.get(name)!r}, this run has {now.get(name)!r}: {advice}"
+            )
+
+
+@torch.no_grad()
+def mean_loss(model, loss, batches, count=None, device=None):
+    """The mean of a loss over all units of all batches, each batch counted as often as it has units; see `train`."""
+    total = units = 0
+    with evaluating(model):
+        for batch in batches:
+            batch = [tensor.to(device) for tensor in batch]
+            number = int(count(*batch)) if count else batch[-1].numel()
+            total += loss(model, *batch).item() * number
+            units += number
+    return total / units
+
+
+@contextmanager
+def evaluating(model):
+    """A `with` block in which all of the model is in evaluation; then each sub-module is as it was."""
+    before = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in before.items():
+            module.training = training
+
+
+def fingerprint(tensors):
+    """A short text that is another for other numbers, types or shapes."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()[:16]
 
 
 def choose_device(name="auto"):
@@ -257,15 +420,23 @@ def device_name(device):
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
-@torch.no_grad()
-def _mean_loss(model, loss, batches, device, autocast):
-    model.eval()
-    total = 0.0
-    for batch in batches:
-        with autocast():
-            total += loss(model, *(tensor.to(device) for tensor in batch)).item() * len(batch[0])
-    model.train()
-    return total / sum(len(batch[0]) for batch in batches)
+def provenance(device):
+    """What a result may depend on beside its settings: {"device", "versions", "code"}, see `code_revision`."""
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
+    return {"device": device_name(device), "versions": versions, "code": code_revision()}
+
+
+@cache
+def code_revision():
+    """The commit of this code, with "-dirty" if files have changed since, as git tells; None where there is no git."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 @contextmanager
@@ -287,202 +458,27 @@ def _interrupt_after_the_step():
         signal.signal(signal.SIGINT, before)
 
 
-def _save_checkpoint(folder, run, model, optimizer, generator):
-    random = {"torch": torch.get_rng_state(), "data": generator.get_state()}
-    whole = {"run": run, "model": model.state_dict(), "optimizer": optimizer.state_dict(), "random": random}
-    write_whole(folder / "checkpoint.pt", lambda file: torch.save(whole, file))
-
-
-def _load_checkpoint(folder, run, model, optimizer, generator):
-    path = folder / "checkpoint.pt" if folder else None
-    if path is None or not path.exists():
-        raise FileNotFoundError(f"there is no checkpoint in folder {folder} to resume: start without resume")
-    try:
-        whole = torch.load(path, map_location="cpu", weights_only=True)
-        told = {kind: whole["run"][kind] for kind in ("what", "settings")}
-    except Exception as error:  # torch raises many kinds for a damaged file
-        raise ValueError(f"{path} is no checkpoint that can be read ({type(error).__name__})") from None
-    for kind, saved in told.items():
-        for name in sorted(saved.keys() | run[kind].keys()):
-            if saved.get(name) != run[kind].get(name):
-                now = run[kind].get(name)
-                raise ValueError(
-                    f"{path} was made with {name} = {saved.get(name)!r}, this run has {now!r}: "
-                    "give the same options as before"
-                )
-    model.load_state_dict(whole["model"])
-    optimizer.load_state_dict(whole["optimizer"])
-    torch.set_rng_state(whole["random"]["torch"])
-    generator.set_state(whole["random"]["data"])
-    return whole["run"]
-
-
-def _record(folder, run, status, problem, model, device, unit):
-    record = {
-        "what": run["what"],
-        "status": status,
-        "problem": problem,
-        "seed": run["settings"]["seed"],
-        "settings": run["settings"],
-        "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "device": device_name(device),
-        "threads": torch.get_num_threads(),
-        "seconds": round(run["seconds"], 1),
-        "training_seconds": round(run["seconds"] - run["evaluating"], 3),
-        "unit": unit,
-        "curve": run["curve"],
-        "final_loss": run["curve"][-1]["loss"] if status == "finished" else None,
-    }
-    if folder:
-        write_whole(folder / "record.json", lambda file: file.write(json.dumps(record, indent=1).encode()))
-    return record
-
-
 SIZES = {"score": "dot_product", "d_model": 128, "head": 4, "layer": 4, "max_length": 128, "dropout": 0.0}
 
 
-def train_language_model(sizes, settings, tokenizer, splits, *, windows=64, **options):
+def train_language_model(sizes, settings, tokenizer, splits, *, text="shakespeare", windows=64, **options):
     """Build a LanguageModel from the seed of `settings`, train it on splits["train"] -> (model, record).
 
-    sizes: arguments of LanguageModel, added to `SIZES`. windows: how many fixed windows of splits["valid"]
-    the curve is measured on. options: as for `train`.
+    sizes: arguments of LanguageModel, added to `SIZES`. text: the name of the corpus, for the record. windows: how
+    many fixed windows of splits["valid"] the curve is measured on. options: as for `train`.
     """
     sizes = SIZES | sizes
-    kind = type(tokenizer).__name__
-    what = {"text": "Shakespeare", "tokenizer": kind, "vocab": tokenizer.vocab, **sizes, "windows": windows}
+    config = {
+        "text": text, "tokens of the text": fingerprint([splits["train"]]), "tokenizer": type(tokenizer).__name__,
+        "vocab": tokenizer.vocab, **sizes, "windows": windows,
+    }  # fmt: skip
     torch.manual_seed(settings.seed)
     model = LanguageModel(tokenizer.vocab, **sizes)
     length = sizes["max_length"]
     inputs, targets = evaluation_windows(splits["valid"], length, windows)
-    evaluation = list(zip(inputs.split(settings.batch), targets.split(settings.batch), strict=True))
+    eval_batches = list(zip(inputs.split(settings.batch), targets.split(settings.batch), strict=True))
 
-    def draw(generator):
+    def get_batch(generator, step):
         return random_windows(splits["train"], length, settings.batch, generator)
 
-    return model, train(model, draw, evaluation, settings, what=what, **options)
-
-
-HELP = """Train a language model on Shakespeare. You choose how its attention scores are made (--score).
-
-The loss is the mean cross-entropy of the next token, in nats per token, on fixed windows of two plays that
-the model never trains on. Ctrl-C finishes the running step and keeps a checkpoint, the state to go on
-from; --resume goes on from there."""
-
-EXAMPLES = """examples:
-  a small model, about a minute on a laptop, that then writes 300 characters:
-    python -m synth_lib.lab.train --score random --d_model 64 --layer 2 --max_length 32 --sample 300
-  the standard sizes with another seed; stop it with Ctrl-C, then continue:
-    python -m synth_lib.lab.train --score dense --seed 1 --folder runs/dense-1
-    python -m synth_lib.lab.train --score dense --seed 1 --folder runs/dense-1 --resume
-  all runs of a suite that are not in its file yet, two at a time, in at most 5 minutes:
-    python -m synth_lib.lab.train --suite laptop --out runs/laptop.json --workers 2 --minutes 5"""
-
-
-def _parser():
-    from synth_lib.lab.suites import SUITES, suite  # here, because suites.py stands on this file
-
-    parser = argparse.ArgumentParser(
-        "python -m synth_lib.lab.train", description=HELP, epilog=EXAMPLES, usage="%(prog)s [options]",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    options = {
-        "the model": {
-            "score": f"how the attention scores are made: {', '.join(SCORES)}; 'random + dense' mixes, "
-            "'random, dense' has one per layer",
-            "d_model": "features of a token",
-            "head": "attention heads; they divide d_model",
-            "layer": "blocks, one on the other",
-            "max_length": "how many tokens the model reads at once, in training too",
-            "dropout": "probability of dropping a feature or a weight while training",
-        },
-        "the training": {setting.name: setting.metadata["says"] for setting in fields(Settings)},
-        "the text and the run": {
-            "tokens": "characters or byte_pairs",
-            "vocab": "number of tokens, at least 256; for byte_pairs alone",
-            "windows": "windows (pieces of text) of each evaluation",
-            "folder": "where checkpoint.pt (the state to go on from) and record.json are written",
-            "device": "cuda, mps or cpu; auto takes the first of them that there is",
-            "sample": "tokens of text to write at the end",
-        },
-    }
-    text = {"tokens": "characters", "vocab": 1024, "windows": 64, "sample": 0}
-    defaults = SIZES | asdict(Settings()) | text | {"folder": "runs/latest", "device": "auto"}
-    for title, texts in options.items():
-        group = parser.add_argument_group(title)
-        for name, says in texts.items():
-            default, kind = defaults[name], type(defaults[name])
-            says = f"{says} (default: {default})"
-            group.add_argument(f"--{name}", type=kind, default=default, metavar=kind.__name__, help=says)
-    group.add_argument("--resume", action="store_true", help="go on from the checkpoint in the folder")
-    group.add_argument("--quiet", action="store_true", help="show no progress bar")
-    group = parser.add_argument_group("a suite: many runs side by side; of the options above only --device counts")
-    group.add_argument("--suite", metavar="name", help="; ".join(f"{name}: {suite(name).says}" for name in SUITES))
-    group.add_argument(
-        "--out", metavar="file", help="JSON file that gets every finished run; the same call goes on (runs/NAME.json)"
-    )
-    group.add_argument("--minutes", type=float, metavar="float", help="start no run that would end later (no limit)")
-    group.add_argument(
-        "--workers", type=int, default=1, metavar="int", help="runs side by side, each on one CPU thread (default: 1)"
-    )
-    return parser
-
-
-def main(arguments=None):
-    """The command line. -> exit status: 0, 1 a failed run, 2 arguments that do not fit, 130 Ctrl-C."""
-    parser = _parser()
-    given = parser.parse_args(arguments)
-    if given.suite:
-        return _run_suite(parser, given)
-    folder = Path(given.folder)
-    try:
-        settings = Settings(**{setting.name: getattr(given, setting.name) for setting in fields(Settings)})
-        sizes = {name: getattr(given, name) for name in SIZES}
-        if "," in given.score:
-            sizes["score"] = [name.strip() for name in given.score.split(",")]
-        tokenizer, splits = shakespeare(given.tokens, given.vocab)
-        model, record = train_language_model(
-            sizes, settings, tokenizer, splits, windows=given.windows, device=given.device,
-            folder=folder, resume=given.resume, progress=not given.quiet,
-        )  # fmt: skip
-    except KeyboardInterrupt as stop:
-        resume = f"; --resume goes on from {folder}" if (folder / "checkpoint.pt").exists() else ""
-        print(f"{str(stop) or 'stopped at once'}{resume}")
-        return 130
-    except FloatingPointError as problem:
-        print(f"failed: {problem}")
-        return 1
-    except (CorpusError, OSError, TypeError, ValueError) as problem:
-        parser.error(str(problem))
-    print(f"{record['final_loss']:.3f} {record['unit']} at step {settings.steps}, {folder / 'record.json'}")
-    if given.sample:
-        start = tokenizer.encode("\n")[None].to(next(model.parameters()).device)
-        generator = torch.Generator().manual_seed(settings.seed)
-        print(tokenizer.decode(model.generate(start, given.sample, generator=generator)[0]))
-    return 0
-
-
-def _run_suite(parser, given):
-    from synth_lib.lab.suites import run_suite
-
-    out = Path(given.out or f"runs/{given.suite}.json")
-    try:
-        check_whole_number("workers", given.workers)
-        if given.minutes is not None:
-            check_number("minutes", given.minutes)
-        record = run_suite(given.suite, out, device=given.device, minutes=given.minutes, workers=given.workers)
-    except KeyboardInterrupt:
-        print(f"stopped; the same command goes on from {out}")
-        return 130
-    except (OSError, ValueError) as problem:
-        parser.error(str(problem))
-    failed = [run for run in record["runs"] if run["status"] == "failed"]
-    print(
-        f"{len(record['runs'])} runs in {out}, {len(failed)} of them failed; {len(record['errors'])} errors, "
-        f"{len(record['missing'])} runs missing; {record['seconds'] / 60:.1f} minutes in all"
-    )
-    return 1 if record["errors"] else 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+    return model, train(model, get_batch, eval_batches, settings, config=config, **options)

@@ -4,45 +4,47 @@
     inputs, targets = random_windows(splits["train"], length=64, batch=8, generator=generator)
 
     corpus = translation("german", vocab=4000, max_length=32)      # also classification(...), sentence_pairs(...)
-    for pairs in batches(corpus.splits["train"], max_tokens=2048, generator=generator):
-        source, source_lengths, inputs, targets = translation_batch(pairs, corpus.tokenizer)
+    source, source_lengths, inputs, targets = translation_batch(corpus.splits["train"][:8], corpus.tokenizer)
 
 Everything random is drawn on the CPU from a generator that you pass, so that the order of the data depends on
 its seed alone: not on the device, and not on the model.
 """
 
 import hashlib
+import json
 import lzma
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 
-import tokenizers
 import torch
 
 from synth_lib.shapes import check_whole_number
+from synth_lib.text.tokenizers import BytePairTokenizer, CharacterTokenizer, SpecialTokens
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 
-# Checksums of the uncompressed bytes; whole works, so that no play is both read and judged.
-SHA256 = {
-    "train": "5c4b6a8ac5caf883643915623268ba8ac244e3f3267f80b2a285537993e64646",
-    "valid": "0bbf4550d02b43abe058bd2181bb5c7887f0ef4d846b65e7755b7715fb99077c",
-    "test": "cb12c4b69cb9068e6aac609c841263c30e373cc969d069e12c876182ca089ebe",
+# The sha256 of the uncompressed bytes of each file.
+FILES = {
+    "shakespeare.train.txt.xz": "5c4b6a8ac5caf883643915623268ba8ac244e3f3267f80b2a285537993e64646",
+    "shakespeare.valid.txt.xz": "0bbf4550d02b43abe058bd2181bb5c7887f0ef4d846b65e7755b7715fb99077c",
+    "shakespeare.test.txt.xz": "cb12c4b69cb9068e6aac609c841263c30e373cc969d069e12c876182ca089ebe",
+    "homeassistant.en-de.tsv.xz": "588a40f4be76bc67f56747a124a4dbce507088c44ba3ef1a28d5f7a623b6ad54",
+    "homeassistant.en-fr.tsv.xz": "716de68bef6ecb7375174220554b64c60b10c3cc7386260e8017939fe7d199c0",
+    "tatoeba.en-de.tsv.xz": "a6e790c8ff0a7da12c38a0bb7174487dab8e4aca04487da4590de6394ca51829",
+    "tinyshakespeare.txt.xz": "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+    "synthetic_persona_chat.jsonl.xz": "7504a890ab891bef2acd9e4c9a478c1d7fc205bf40962691452773a54715c272",
+    "wordnet_gloss8.tsv.xz": "aa0577c043c64168e06bd7a96dda2fa998f5d7da7df11b6d8acda07aef2590ab",
+    "grammar_words.tsv": "d3d314fd420b3374732f92aa23a64f8cc700c9015b6de22b4ca80a6ea171bd0e",
 }
-
+SPLITS = ("train", "valid", "test")
 TRANSLATIONS = {
-    "german": (
-        "homeassistant.en-de.tsv.xz",
-        "588a40f4be76bc67f56747a124a4dbce507088c44ba3ef1a28d5f7a623b6ad54",
-    ),
-    "french": (
-        "homeassistant.en-fr.tsv.xz",
-        "716de68bef6ecb7375174220554b64c60b10c3cc7386260e8017939fe7d199c0",
-    ),
+    "german": "homeassistant.en-de.tsv.xz",
+    "french": "homeassistant.en-fr.tsv.xz",
+    "tatoeba": "tatoeba.en-de.tsv.xz",
 }
-GLOSSES = ("wordnet_gloss8.tsv.xz", "aa0577c043c64168e06bd7a96dda2fa998f5d7da7df11b6d8acda07aef2590ab")
 
-# The label of a gloss is the place of its class here.
+# The label of a gloss is the index of its class here.
 GLOSS_CLASSES = ("animal", "artifact", "body", "food", "location", "person", "plant", "substance")
 
 
@@ -50,35 +52,69 @@ class CorpusError(Exception):
     """A file of the corpus is missing or damaged."""
 
 
-def load_text(split, folder=DATA):
-    """The text of one split of Shakespeare: "train", "valid" or "test".
+def load_text(split, folder=DATA, corpus="shakespeare"):
+    """The text of one split, "train", "valid" or "test", of the corpus "shakespeare" or "tinyshakespeare".
+
+    "shakespeare" is split by whole works. Of "tinyshakespeare" the split "test" is the last tenth, on which nanoGPT's
+    published losses are measured (it calls that part validation). Its training text is "valid", the first 5 % of it,
+    and then "train": choose rates on "valid". (Not the last 5 %: they belong to the play with which "test" begins, and
+    without them counting five characters loses 0.2 nats on "test".)
 
     Raises CorpusError if the file is missing, cannot be decompressed, or has another checksum than it should;
-    ValueError for an unknown split.
+    ValueError for an unknown split or corpus.
     """
-    if split not in SHA256:
-        raise ValueError(f"split must be one of {', '.join(SHA256)}, not {split!r}")
-    return _read(f"shakespeare.{split}.txt.xz", SHA256[split], folder)
+    if split not in SPLITS:
+        raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {split!r}")
+    if corpus == "shakespeare":
+        return read_file(f"shakespeare.{split}.txt.xz", folder)
+    if corpus != "tinyshakespeare":
+        raise ValueError(f"corpus must be 'shakespeare' or 'tinyshakespeare', not {corpus!r}")
+    text = read_file("tinyshakespeare.txt.xz", folder)
+    published = int(0.9 * len(text))
+    first = published // 20
+    return {"train": text[first:published], "valid": text[:first], "test": text[published:]}[split]
 
 
-def translation_pairs(language="german", folder=DATA):
-    """Short interface texts: {"train": [(English, translation), ...], "valid": ..., "test": ...}.
+def translation_pairs(texts="german", folder=DATA):
+    """Texts and their translations: {"train": [(English, translation), ...], "valid": ..., "test": ...}.
 
-    language is "german" or "french". Raises CorpusError as load_text does, ValueError for another language.
+    texts is "german" or "french", short interface texts, or "tatoeba", everyday sentences in German. Raises
+    CorpusError as load_text does, ValueError for other texts.
     """
-    if language not in TRANSLATIONS:
-        raise ValueError(f"language must be one of {', '.join(TRANSLATIONS)}, not {language!r}")
-    return _table(*TRANSLATIONS[language], folder)
+    if texts not in TRANSLATIONS:
+        raise ValueError(f"texts must be one of {', '.join(TRANSLATIONS)}, not {texts!r}")
+    return _table(TRANSLATIONS[texts], folder)
+
+
+@dataclass
+class Dialogue:
+    """Two speakers who take turns; personas holds the sentences about each of them, the one who begins first."""
+
+    personas: list
+    turns: list
+
+
+def dialogues(folder=DATA):
+    """Chats of two people with a persona each: {"train": [Dialogue, ...], "valid": ..., "test": ...}.
+
+    No persona of the split "test" is in another one; "valid" was taken from the training dialogues and shares some of
+    their personas. Raises CorpusError as load_text does.
+    """
+    splits = {split: [] for split in SPLITS}
+    for line in read_file("synthetic_persona_chat.jsonl.xz", folder).splitlines():
+        record = json.loads(line)
+        splits[record.pop("split")].append(Dialogue(**record))
+    return splits
 
 
 def glosses(folder=DATA):
     """Dictionary definitions of nouns: {"train": [(gloss, label), ...], "valid": ..., "test": ...}.
 
-    A label is 0 to 7, the class's place in GLOSS_CLASSES. Raises CorpusError as load_text does.
+    A label is 0 to 7, the class's index in GLOSS_CLASSES. Raises CorpusError as load_text does.
     """
     return {
         split: [(gloss, GLOSS_CLASSES.index(name)) for name, gloss in rows]
-        for split, rows in _table(*GLOSSES, folder).items()
+        for split, rows in _table("wordnet_gloss8.tsv.xz", folder).items()
     }
 
 
@@ -96,9 +132,9 @@ def gloss_pairs(examples, generator, rounds=1):
     by_label = sorted(everyone, key=lambda row: examples[row][1])
     of_label = [[row for row in everyone if examples[row][1] == label] for label in range(len(GLOSS_CLASSES))]
     pairs, met = [], set()
-    for place in range(rounds * len(examples)):
-        first = by_label[place % len(examples)]
-        label, same = examples[first][1], place % 2
+    for number in range(rounds * len(examples)):
+        first = by_label[number % len(examples)]
+        label, same = examples[first][1], number % 2
         pool = of_label[label] if same else everyone
         for draw in torch.randint(len(pool), (100,), generator=generator).tolist():
             second = pool[draw]
@@ -112,142 +148,30 @@ def gloss_pairs(examples, generator, rounds=1):
     return [pairs[row] for row in torch.randperm(len(pairs), generator=generator).tolist()]
 
 
-def _read(name, checksum, folder):
-    """The text of one file in `folder`, whose uncompressed bytes must have this sha256."""
+def read_file(name, folder=DATA):
+    """The text of one of FILES, whose bytes must be the expected ones. Raises CorpusError if they are not."""
     path = Path(folder) / name
     repair = "fetch it again from the project's data folder"
     try:
-        raw = lzma.decompress(path.read_bytes())
+        raw = path.read_bytes()
+        raw = lzma.decompress(raw) if name.endswith(".xz") else raw
     except OSError as error:
         raise CorpusError(f"cannot read {path} ({error.strerror}): {repair}") from None
     except lzma.LZMAError:
         raise CorpusError(f"{path} is damaged, it cannot be decompressed: {repair}") from None
-    found = hashlib.sha256(raw).hexdigest()
-    if found != checksum:
-        raise CorpusError(f"{path} is damaged, its sha256 is {found}, not {checksum}: {repair}")
+    checksum = hashlib.sha256(raw).hexdigest()
+    if checksum != FILES[name]:
+        raise CorpusError(f"{path} is damaged or edited, its sha256 is {checksum}, not {FILES[name]}: {repair}")
     return raw.decode("utf8")
 
 
-def _table(name, checksum, folder):
+def _table(name, folder):
     """{split: rows} of a file whose lines are split, then the columns of a row, between tabs."""
-    splits = {"train": [], "valid": [], "test": []}
-    for line in _read(name, checksum, folder).splitlines():
+    splits = {split: [] for split in SPLITS}
+    for line in read_file(name, folder).splitlines():
         split, *row = line.split("\t")
         splits[split].append(tuple(row))
     return splits
-
-
-class CharacterTokenizer:
-    """One token per character; the vocabulary is the sorted characters of `text`."""
-
-    def __init__(self, text):
-        self.characters = sorted(set(text))
-        self.token_of = {character: token for token, character in enumerate(self.characters)}
-        self.vocab = len(self.characters)
-
-    def encode(self, text):
-        """Tokens, int64 "length". Raises ValueError for a character outside the vocabulary."""
-        try:
-            return torch.tensor([self.token_of[character] for character in text], dtype=torch.int64)
-        except KeyError as error:
-            raise ValueError(f"the vocabulary of {self.vocab} characters has no {error.args[0]!r}") from None
-
-    def decode(self, tokens):
-        """The text of tokens "length"."""
-        tokens = torch.as_tensor(tokens)
-        if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < self.vocab:
-            raise ValueError(f"tokens must lie between 0 and {self.vocab - 1}, not {tokens.min()} to {tokens.max()}")
-        return "".join(self.characters[token] for token in tokens.tolist())
-
-
-class BytePairTokenizer:
-    """Byte-pair tokens: starting from the 256 bytes, the most frequent neighbours in `text` become one token.
-
-    `vocab` is the number of tokens, at least 256. The attribute of the same name is what was reached: a short
-    text has fewer pairs to merge. Any text can be encoded, since every byte is a token. The same text and
-    size give the same tokens.
-    """
-
-    def __init__(self, text, vocab=1024):
-        if vocab < 256:
-            raise ValueError(f"vocab must be at least 256, one token for each byte, not {vocab}")
-        byte_level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-        trainer = tokenizers.trainers.BpeTrainer(
-            vocab_size=vocab, initial_alphabet=byte_level.alphabet(), show_progress=False
-        )
-        self.model = tokenizers.Tokenizer(tokenizers.models.BPE())
-        self.model.pre_tokenizer = byte_level
-        self.model.decoder = tokenizers.decoders.ByteLevel()
-        self.model.train_from_iterator([text], trainer)
-        self.vocab = self.model.get_vocab_size()
-
-    def encode(self, text):
-        """Tokens, int64 "length"."""
-        return torch.tensor(self.model.encode(text).ids, dtype=torch.int64)
-
-    def decode(self, tokens):
-        """The text of tokens "length"."""
-        return self.model.decode(torch.as_tensor(tokens).tolist())
-
-
-class WordTokenizer:
-    """One token per word, words being what stands between spaces; the vocabulary is the sorted words of `texts`."""
-
-    def __init__(self, texts):
-        self.words = sorted({word for text in texts for word in text.split()})
-        self.token_of = {word: token for token, word in enumerate(self.words)}
-        self.vocab = len(self.words)
-
-    def encode(self, text):
-        """Tokens, int64 "length". Raises ValueError for a word outside the vocabulary."""
-        try:
-            return torch.tensor([self.token_of[word] for word in text.split()], dtype=torch.int64)
-        except KeyError as error:
-            raise ValueError(f"the vocabulary of {self.vocab} words has no {error.args[0]!r}") from None
-
-    def decode(self, tokens):
-        """The words of tokens "length", one space between them."""
-        return " ".join(self.words[token] for token in torch.as_tensor(tokens).tolist())
-
-
-class SpecialTokens:
-    """Another tokenizer with four special tokens before its own: padding 0, start 1, end 2, separator 3.
-
-    No text stands for a special token, so no text that holds a word like "<end>" can turn into one. `vocab` is
-    the number of all tokens.
-    """
-
-    padding, start, end, separator = range(4)
-
-    def __init__(self, tokenizer):
-        self.tokenizer = tokenizer
-        self.vocab = tokenizer.vocab + 4
-
-    def encode(self, text):
-        """Tokens, int64 "length", none of them special. Raises ValueError as the other tokenizer does."""
-        return self.tokenizer.encode(text) + 4
-
-    def decode(self, tokens):
-        """The text of tokens "length" before the first end; the other special tokens are left out.
-
-        Raises ValueError for a token that does not exist.
-        """
-        tokens = self._checked(tokens)
-        if self.end in tokens:
-            tokens = tokens[: tokens.index(self.end)]
-        return self.tokenizer.decode([token - 4 for token in tokens if token >= 4])
-
-    def names(self, tokens):
-        """One string for each of tokens "length", for the labels of a plot."""
-        special = ["<padding>", "<start>", "<end>", "<separator>"]
-        return [special[token] if token < 4 else self.tokenizer.decode([token - 4]) for token in self._checked(tokens)]
-
-    def _checked(self, tokens):
-        tokens = torch.as_tensor(tokens).tolist()
-        wrong = [token for token in tokens if not 0 <= token < self.vocab]
-        if wrong:
-            raise ValueError(f"tokens must lie between 0 and {self.vocab - 1}, not {wrong[0]}")
-        return tokens
 
 
 @dataclass
@@ -273,41 +197,39 @@ def make_corpus(tokenizer, texts, encode, max_length=None):
     max_length=None keeps every example; a number drops those that need more room. Raises ValueError if that
     leaves a split empty.
     """
-    encoded = {split: [(encode(text), text) for text in some] for split, some in texts.items()}
+    encoded = {split: [encode(text) for text in rows] for split, rows in texts.items()}
     if max_length is None:
-        max_length = max(_room(example) for some in encoded.values() for example, _ in some)
+        max_length = max(_length(example) for examples in encoded.values() for example in examples)
     check_whole_number("max_length", max_length)
-    kept = {split: [pair for pair in some if _room(pair[0]) <= max_length] for split, some in encoded.items()}
-    for split, some in kept.items():
-        if not some:
+    corpus = Corpus(tokenizer, {}, {}, max_length, {})
+    for split, examples in encoded.items():
+        fits = [_length(example) <= max_length for example in examples]
+        if not any(fits):
             raise ValueError(f"max_length is {max_length}, but every example of the split {split} is longer")
-    return Corpus(
-        tokenizer,
-        {split: [example for example, _ in some] for split, some in kept.items()},
-        {split: [text for _, text in some] for split, some in kept.items()},
-        max_length,
-        {split: len(encoded[split]) - len(kept[split]) for split in kept},
-    )
+        corpus.splits[split] = list(compress(examples, fits))
+        corpus.texts[split] = list(compress(texts[split], fits))
+        corpus.dropped[split] = fits.count(False)
+    return corpus
 
 
-def _room(example):
+def _length(example):
     """The length that a model needs for an example; start or end makes both sides of a translation one longer."""
     tokens, target = example
     return 1 + max(len(tokens), len(target)) if isinstance(target, torch.Tensor) else len(tokens)
 
 
-def translation(language="german", vocab=4000, max_length=None, folder=DATA):
-    """The interface texts as a Corpus of (English tokens, German or French tokens), without special tokens.
+def translation(texts="german", vocab=4000, max_length=None, folder=DATA):
+    """Texts of translation_pairs as a Corpus of (English tokens, German or French tokens), without special tokens.
 
     vocab is the size of the one vocabulary of both languages: byte-pairs of the training split, and four special
     tokens. max_length=None keeps every pair; a number drops longer ones (see Corpus; translation_batch adds one
     special token to each side, which counts).
 
-    Raises CorpusError, and ValueError for another language or too small a vocab or max_length.
+    Raises CorpusError, and ValueError for other texts or too small a vocab or max_length.
     """
-    texts = translation_pairs(language, folder)
-    tokenizer = _byte_pairs((text for pair in texts["train"] for text in pair), vocab)
-    return make_corpus(tokenizer, texts, lambda pair: tuple(map(tokenizer.encode, pair)), max_length)
+    pairs = translation_pairs(texts, folder)
+    tokenizer = _byte_pairs((text for pair in pairs["train"] for text in pair), vocab)
+    return make_corpus(tokenizer, pairs, lambda pair: tuple(map(tokenizer.encode, pair)), max_length)
 
 
 def classification(vocab=4000, max_length=None, folder=DATA):
@@ -390,49 +312,17 @@ def classification_batch(examples, tokenizer, length=None):
     return tokens, lengths, torch.tensor([label for _, label in examples], dtype=torch.int64)
 
 
-def batches(examples, max_tokens, generator=None):
-    """One epoch of batches: lists of examples of similar length, each example in one of them.
-
-    A batch, padded, has at most `max_tokens` tokens (of a translation: on either side). `generator`, a
-    torch.Generator on the CPU, draws the order of the batches, and of examples that are equally long. Without it
-    the order is fixed, by length: for evaluation.
-
-    Raises ValueError if one example alone has more than max_tokens.
-    """
-    rooms = [_room(example) for example in examples]
-    if max(rooms, default=0) > max_tokens:
-        raise ValueError(f"max_tokens is {max_tokens}, but the longest example needs {max(rooms)}")
-    rows = range(len(examples)) if generator is None else torch.randperm(len(examples), generator=generator).tolist()
-    result = []
-    for row in sorted(rows, key=lambda row: rooms[row]):
-        # Rows come from short to long, so the new row is the longest of its batch.
-        if not result or (len(result[-1]) + 1) * rooms[row] > max_tokens:
-            result.append([])
-        result[-1].append(row)
-    order = range(len(result)) if generator is None else torch.randperm(len(result), generator=generator).tolist()
-    for place in order:
-        yield [examples[row] for row in result[place]]
-
-
-def random_batch(tensors, batch, generator):
-    """`batch` random rows, drawn with replacement, the same ones from each of `tensors` "example ...".
-
-    For training by steps with one shape: give it the whole split, as translation_batch(split, tokenizer,
-    length=max_length) makes it. The rows are drawn on the CPU from `generator`; the tensors may be on any device.
-    """
-    rows = torch.randint(len(tensors[0]), (batch,), generator=generator)
-    return tuple(tensor[rows.to(tensor.device)] for tensor in tensors)
-
-
-def shakespeare(tokens="characters", vocab=1024, folder=DATA):
+def shakespeare(tokens="characters", vocab=1024, corpus="shakespeare", folder=DATA):
     """Shakespeare as tokens: (tokenizer, {"train": tokens, "valid": tokens, "test": tokens}), int64 "length".
 
     tokens is "characters" (the vocabulary is that of the text, `vocab` is not used) or "byte_pairs" (`vocab`
-    tokens). The tokenizer sees the training split alone.
+    tokens). The tokenizer sees the training split alone. corpus is "shakespeare", all plays split by works, or
+    "tinyshakespeare", the one file that is used most for small models; load_text says which of its splits published
+    numbers are about.
 
-    Raises CorpusError, and ValueError for an unknown kind of tokens.
+    Raises CorpusError, and ValueError for an unknown kind of tokens or corpus.
     """
-    texts = {split: load_text(split, folder) for split in SHA256}
+    texts = {split: load_text(split, folder, corpus) for split in SPLITS}
     if tokens == "characters":
         tokenizer = CharacterTokenizer(texts["train"])
     elif tokens == "byte_pairs":
@@ -464,7 +354,7 @@ def evaluation_windows(tokens, length, count):
 
 
 def _starts(tokens, length):
-    """In how many places a window, with the target of its last token, can start."""
+    """At how many positions a window, with the target of its last token, can start."""
     check_whole_number("length", length)
     if len(tokens) <= length:
         raise ValueError(f"a window of length {length} needs {length + 1} tokens, not {len(tokens)}")

@@ -633,7 +633,11 @@ def test_flood_is_cut_and_counted(capsys):
         (lambda: torch.manual_seed(0), "the seed of torch"),
         (lambda: torch.set_default_dtype(torch.float64), "the default dtype"),
         (lambda: torch.set_grad_enabled(False), "whether gradients are recorded"),
-        (lambda: torch.set_default_device("meta"), "the default device"),
+        pytest.param(
+            lambda: torch.set_default_device("meta"),
+            "the default device",
+            marks=pytest.mark.skipif(torch.__version__.startswith("2.6."), reason="torch 2.6 stops the answer itself"),
+        ),
     ],
 )
 def test_changed_setting_of_torch_is_told_and_undone(change, told):

@@ -1,5 +1,7 @@
 """The forms that are timed compute what they say, and are asked in the right order. No time is tested."""
 
+import copy
+
 import pytest
 import torch
 
@@ -8,6 +10,8 @@ from synth_lib.attention import Attention
 from synth_lib.lab import bench
 from synth_lib.lab.bench import forms
 from synth_lib.lab.bench.plainest import expanded, plainest
+from synth_lib.models import LanguageModel
+from synth_lib.scores import make_score
 
 SIZES = {"head": 2, "d_head": 8, "length": 12, "batch": 3}
 CPU = {"device": torch.device("cpu"), "dtype": torch.float64}
@@ -21,7 +25,7 @@ def results(forward, layer, x, upstream):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("score", forms.SCORES)
+@pytest.mark.parametrize("score", forms.all_scores())
 def test_the_plainest_code_gives_outputs_and_gradients_of_the_library(score, causal):
     length, d_model = 7, 10
     layer = Attention(d_model, 2, 9, score, causal=causal).double()
@@ -31,7 +35,7 @@ def test_the_plainest_code_gives_outputs_and_gradients_of_the_library(score, cau
     x = torch.randn(3, length, d_model, dtype=torch.float64, requires_grad=True)
     upstream = torch.randn_like(x)
     expected = results(forms.plain, layer, x, upstream)
-    others = [plainest, forms.fastest] + [expanded] * (score in forms.SHARED)
+    others = [plainest, forms.fastest] + [expanded] * (not make_score(score, 8, 2, 8).reads_tokens)
     for forward in others:
         for ours, theirs in zip(results(forward, layer, x, upstream), expected, strict=True):
             torch.testing.assert_close(ours, theirs)
@@ -51,13 +55,54 @@ def test_the_forms_of_dense_attention_alone_agree(causal):
 
 
 @pytest.mark.parametrize("make", [forms.core_steps, forms.layer_steps])
-def test_on_a_cpu_nothing_is_compiled_and_every_step_gives_gradients(make):
+def test_on_a_cpu_nothing_is_compiled_and_every_step_gives_gradients(make, monkeypatch):
     groups = make(**SIZES, causal=True, **CPU)
     assert list(groups) == ["first", "compiled", "others"] and not groups["compiled"]
     assert list(groups["first"])[0] == "sdpa"
-    for build in (groups["first"] | groups["others"]).values():
-        found = build()()
-        assert all(tensor.isfinite().all() for tensor in found) and any(tensor.any() for tensor in found)
+    differentiated, grad = [], torch.autograd.grad
+
+    def noted(outputs, inputs, upstream):
+        assert all(tensor.is_leaf and tensor.requires_grad for tensor in inputs)
+        differentiated[:] = inputs
+        return grad(outputs, inputs, upstream)
+
+    monkeypatch.setattr(forms.torch.autograd, "grad", noted)
+    for form, build in (groups["first"] | groups["others"]).items():
+        differentiated.clear()
+        gradients = build()()
+        shapes = [tensor.shape for tensor in gradients]
+        assert shapes and shapes == [tensor.shape for tensor in differentiated], form
+        assert all(tensor.isfinite().all() for tensor in gradients) and any(tensor.any() for tensor in gradients)
+
+
+def test_a_step_of_a_layer_does_the_products_of_its_backward_pass():
+    """Value and output: a product each forward and two each backward, of 12 x 3 tokens of 16 features."""
+    steps = forms.layer_steps(**SIZES, causal=True, **CPU)["first"]
+    assert bench.measure.operations(steps["value and output"]()) == 2 * 3 * 2 * (12 * 3) * 16 * 16 == 110_592
+    assert bench.measure.operations(steps["dense"]()) > 110_592
+
+
+def test_a_training_step_moves_every_parameter_by_the_gradients_of_that_step(monkeypatch):
+    """Two steps equal two of AdamW by hand: nothing is left of the first gradient in the second."""
+    built = []
+    monkeypatch.setattr(bench, "LanguageModel", lambda *sizes: built.append(LanguageModel(*sizes)) or built[-1])
+    torch.manual_seed(0)
+    run, sizes = bench.Bench("cpu", minutes=60), bench.TINY["train"]
+    tokens = torch.randint(sizes["vocab"], (sizes["batch"], sizes["length"] + 1))
+    step = bench.training_step(run, "dense", tokens, **sizes)
+    (model,) = built
+    by_hand = copy.deepcopy(model)
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    optimizer = torch.optim.AdamW(by_hand.parameters(), lr=1e-4)
+    for _ in range(2):
+        step()
+        optimizer.zero_grad()
+        logits = by_hand(tokens[:, :-1])
+        torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
+        optimizer.step()
+    for (name, parameter), expected in zip(model.named_parameters(), by_hand.parameters(), strict=True):
+        assert not torch.equal(parameter, before[name]), name
+        torch.testing.assert_close(parameter, expected, rtol=0, atol=2e-6)
 
 
 def test_on_cuda_what_compiles_and_what_is_plain_wait(monkeypatch):
@@ -68,7 +113,7 @@ def test_on_cuda_what_compiles_and_what_is_plain_wait(monkeypatch):
     assert {"sdpa", "random", "factorized_random", "dense", "dense + dot_product"} <= set(core["first"])
     layer = forms.layer_steps(**SIZES, causal=False, **cuda)
     assert set(layer["compiled"]) == COMPILED
-    assert set(forms.SCORES[1:]) - COMPILED <= set(layer["first"])
+    assert set(forms.all_scores()[1:]) - COMPILED <= set(layer["first"])
     assert not [form for form in layer["first"] if "," in form]
     assert {"dense, plain", "dense, plainest", "random, expanded"} <= set(layer["others"])
     assert not forms.layer_steps(**SIZES | {"length": 2048}, causal=False, **cuda)["others"]
@@ -81,7 +126,8 @@ def test_attention_asks_for_the_important_first_and_compiles_ahead_late(monkeypa
         asked.append((suite, group, sizes["length"], causal))
 
     monkeypatch.setattr(bench, "measure_attention", note)
-    monkeypatch.setattr(bench, "side_by_side", lambda run, jobs, seconds: asked.append("compiles ahead"))
+    monkeypatch.setattr(bench, "run_beside", lambda run, jobs, seconds: asked.append("compiles ahead"))
+    monkeypatch.setattr(bench.time, "perf_counter", lambda: 7.0)
     run = bench.Bench("cpu", minutes=5, sizes=bench.FULL)
     bench.attention(run)
     assert asked[:4] == [("core", "first", length, causal) for length in (512, 2048) for causal in (False, True)]
@@ -104,14 +150,15 @@ def test_each_compiled_form_and_size_is_a_job():
     assert {job[-1] for job in bench.compile_jobs(run)} == {f"{form},{index}" for form in COMPILED for index in (0, 1)}
 
 
-def test_the_suites_share_the_minutes():
+def test_the_suites_share_the_minutes(monkeypatch):
+    monkeypatch.setattr(bench.time, "perf_counter", lambda: 7.0)
     run = bench.Bench("cpu", minutes=6)
     run.start(["check", "train", "decode", "attention"])
-    assert 119 < run.seconds_left() <= 120
+    assert run.seconds_left() == 120
     run.start(["train", "decode", "attention"])  # the check took no time, so all others have more
-    assert 89 < run.seconds_left() <= 90
+    assert run.seconds_left() == 90
     run.start(["attention"])
-    assert 359 < run.seconds_left() <= 360
+    assert run.seconds_left() == 360
 
 
 def test_decode_writes_as_many_tokens_as_the_time_allows(monkeypatch):
@@ -122,10 +169,10 @@ def test_decode_writes_as_many_tokens_as_the_time_allows(monkeypatch):
         asked.append(written)
         sum(range(10000))
 
-    monkeypatch.setattr(bench, "writer", lambda run, score, **sizes: (write, counted, 1.0))
-    run = bench.Bench("cpu", minutes=5, sizes=bench.TINY)
+    monkeypatch.setattr(bench, "writer", lambda run, score, **sizes: (write, counted, 10.0))
+    run = bench.Bench("cpu", minutes=50, sizes=bench.TINY)
     bench.decode(run)
-    assert {row["written"] for row in run.record["decode"]} == set(asked) == {5}  # 9 S, 6 calls of 5 s each
+    assert {row["written"] for row in run.record["decode"]} == set(asked) == {5}  # 9 S, 6 calls of 50 s each
     monkeypatch.setattr(bench, "writer", lambda run, score, **sizes: (write, counted, 0.001))
     bench.decode(run)
     assert run.record["decode"][-1]["written"] == bench.TINY["decode"]["length"] - 1

@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import time
 
 import pytest
 import torch
@@ -148,48 +147,64 @@ def test_peak_bytes_inside_itself_is_refused_and_leaves_no_trace():
     assert os.environ.get("KINETO_LOG_LEVEL") == before
 
 
-def busy(log, name, milliseconds):
-    """A step that logs its name and keeps the processor busy."""
+class Clock:
+    """Two clocks that go on in steps alone: that of the processor, and that on the wall."""
 
-    def step():
-        log.append(name)
-        until = time.process_time() + milliseconds / 1000
-        while time.process_time() < until:
-            pass
+    def __init__(self):
+        self.log, self.processor, self.wall = [], 0.0, 100.0
 
-    return step
+    def process_time(self):
+        return self.processor
+
+    def perf_counter(self):
+        return self.wall
+
+    def step(self, name, milliseconds, waits=0.0):
+        """A step that logs its name, needs the processor for so long, and waits for so long."""
+
+        def step():
+            self.log.append(name)
+            self.processor += milliseconds / 1000
+            self.wall += (milliseconds + waits) / 1000
+
+        return step
 
 
-def test_times_warms_each_step_up_and_then_calls_all_in_turn():
-    log = []
-    steps = {"long": busy(log, "long", 6), "longer": busy(log, "longer", 12), "short": busy(log, "short", 0.2)}
-    found = measure.times(steps, rounds=4)
-    assert list(found) == list(steps)
-    assert log[:6] == ["long", "long", "longer", "longer", "short", "short"]
-    assert [name for name, _ in itertools.groupby(log[6:])] == ["long", "longer", "short"] * 4
-    assert log.count("long") == log.count("longer") == 2 + 4
-    assert 2 + 4 * 2 <= log.count("short") <= 2 + 4 * 25 and (log.count("short") - 2) % 4 == 0  # about 5 ms
-    for name, milliseconds in (("long", 6), ("longer", 12), ("short", 0.2)):  # of one call, in milliseconds
-        assert milliseconds <= found[name]["ms"] < 10 * milliseconds
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(measure, "time", clock)
+    return clock
+
+
+def test_times_warms_each_step_up_and_then_calls_all_in_turn(clock):
+    sizes = {"long": 6, "longer": 12, "short": 0.21}
+    found = measure.times({name: clock.step(name, size) for name, size in sizes.items()}, rounds=4)
+    assert list(found) == list(sizes)
+    assert clock.log[:6] == ["long", "long", "longer", "longer", "short", "short"]
+    assert [name for name, _ in itertools.groupby(clock.log[6:])] == ["long", "longer", "short"] * 4
+    assert clock.log.count("long") == clock.log.count("longer") == 2 + 4
+    assert clock.log.count("short") == 2 + 4 * 23  # as many as fit into 5 ms
+    for name, milliseconds in sizes.items():  # of one call
+        assert found[name] == {"ms": milliseconds, "low": milliseconds, "high": milliseconds}
 
 
 def test_times_gives_median_and_quartiles_in_order(monkeypatch):
     given = iter([99.0, 7.0, 3.0, 1.0, 2.0, 100.0])  # the first tells how often to call, then five rounds
-    monkeypatch.setattr(measure, "_milliseconds", lambda *arguments: next(given))
+    monkeypatch.setattr(measure, "_milliseconds", lambda *arguments, **options: next(given))
     assert measure.times({"step": lambda: None}, rounds=5) == {"step": {"ms": 3.0, "low": 2.0, "high": 7.0}}
 
 
-def test_times_starts_no_round_after_the_seconds_but_always_one():
-    log = []
-    found = measure.times({"step": busy(log, "step", 6)}, rounds=50, seconds=0)
-    assert len(log) == 3
-    assert found["step"]["low"] == found["step"]["ms"] == found["step"]["high"] >= 6
+def test_times_starts_no_round_after_the_seconds_but_always_one(clock):
+    found = measure.times({"step": clock.step("step", 6)}, rounds=50, seconds=0)
+    assert len(clock.log) == 3 and found["step"] == {"ms": 6, "low": 6, "high": 6}
+    measure.times({"step": clock.step("step", 6)}, rounds=50, seconds=0.031)  # warm after 12 ms; rounds at 18, 24, 30
+    assert len(clock.log) == 3 + 2 + 4
 
 
-def test_times_calls_a_step_that_waits_as_often_as_the_clock_on_the_wall_says():
-    log = []
-    measure.times({"waits": lambda: log.append(time.sleep(0.006))}, rounds=3)
-    assert len(log) == 2 + 3
+def test_a_step_that_waits_is_called_as_often_as_the_clock_on_the_wall_says_and_costs_no_time(clock):
+    found = measure.times({"waits": clock.step("waits", 1, waits=3)}, rounds=3)
+    assert len(clock.log) == 2 + 3 and found["waits"]["ms"] == 1
 
 
 def test_measurements_are_one_for_each_round_that_was_run():

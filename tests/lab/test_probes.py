@@ -1,6 +1,5 @@
 """The probes of chapter 08: tasks with known answers, training side by side, the study command."""
 
-import json
 from functools import partial
 
 import pytest
@@ -8,6 +7,9 @@ import torch
 from torch import nn
 
 from synth_lib.lab import probes
+from synth_lib.lab.__main__ import main
+from synth_lib.lab.runner import read_record
+from synth_lib.text.corpora import DATA
 
 
 def generator(seed=0):
@@ -173,7 +175,7 @@ def test_accuracy_counts_asked_places_alone():
         return (targets,), torch.tensor([3, 0])
 
     assert probes.accuracy(Sayer(answers), places) == pytest.approx(2 / 3)
-    assert probes.accuracy(Sayer(answers), places, places=slice(2, None)) == 0
+    assert probes.accuracy(Sayer(answers), places, positions=slice(2, None)) == 0
     assert probes.accuracy(Sayer(torch.tensor([3, 1])), whole) == 0.5
 
 
@@ -195,50 +197,54 @@ def test_distance_to_a_wanted_map():
 @pytest.fixture
 def tiny(monkeypatch):
     job = probes._job("pair", "dense", 1, {"length": 4, "vocab": 3}, d_model=4, steps=8, batch=2, test_length=6)
-    monkeypatch.setitem(probes.STUDIES, "length", [job, job | {"score": "random"}])
+    monkeypatch.setitem(probes.STUDIES, "length", [job, job | {"score": "random", "layer": 2}])
     return job
 
 
 def test_a_run_is_the_same_again(tiny):
-    first, again = probes.run(tiny, [0, 1]), probes.run(tiny, [0, 1])
+    first, again = (probes.run(tiny | {"seeds": [0, 1]}) for _ in range(2))
     assert first["accuracy"] == again["accuracy"] and first["longer"] == again["longer"]
     assert len(first["accuracy"]) == 2 and len(first["curve"]) == 8
-    assert {"seconds", "device", "threads", "versions", "date", "steps", "seeds"} <= first.keys()
+    assert {"seconds", "threads", "steps", "seeds"} <= first.keys()
 
 
-def test_a_study_writes_each_run_and_never_repeats_one(tiny, tmp_path, monkeypatch, capsys):
-    class Here:
-        """A pool that works in this process."""
+def test_a_study_does_the_long_jobs_first_and_never_repeats_one(tiny, tmp_path, forked, capsys):
+    command = ["probes", "length", "--seeds", "2", "--out", str(tmp_path / "length.jsonl")]
+    assert main(command) == 0
+    header, runs = read_record(tmp_path / "length.jsonl")
+    assert header == {"study": "length", "device": "cpu"}
+    assert [run["score"] for run in runs] == ["random", "dense"]  # the longest first
+    assert all({"date", "device", "versions", "code"} <= run.keys() and run["threads"] == 1 for run in runs)
+    assert main(command) == 0
+    assert read_record(tmp_path / "length.jsonl")[1] == runs
+    assert "2 runs, 0 of them to do" in capsys.readouterr().out
+    results, errors = probes.run_study("length", range(3), tmp_path / "length.jsonl", log=lambda line: None)
+    assert errors == {} and [run["score"] for run in results] == ["dense", "random"]  # the order of the jobs
+    assert all(run["seeds"] == [0, 1, 2] for run in results)  # other seeds are another run
+    assert len(read_record(tmp_path / "length.jsonl")[1]) == 4
 
-        def __enter__(self):
-            return self
 
-        def __exit__(self, *_):
-            pass
-
-        def imap_unordered(self, function, jobs):
-            return map(function, reversed(jobs))
-
-    monkeypatch.setattr(
-        probes.multiprocessing, "get_context", lambda kind: type("", (), {"Pool": lambda self, n: Here()})()
-    )
-    out = tmp_path / "length.json"
-    probes.main(["--study", "length", "--seeds", "2", "--out", str(out)])
-    records = json.loads(out.read_text())
-    assert [record["score"] for record in records] == ["dense", "random"]  # the order of the jobs
-    whole = out.read_text()
-    probes.main(["--study", "length", "--seeds", "2", "--out", str(out)])
-    assert out.read_text() == whole and "2 jobs are recorded, 0 are missing" in capsys.readouterr().out
-    out.write_text(json.dumps(records[:1]))
-    probes.main(["--study", "length", "--seeds", "2", "--out", str(out)])
-    assert [record["accuracy"] for record in json.loads(out.read_text())] == [r["accuracy"] for r in records]
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["breadth"], "study must be one of depth, others, length, halves, not 'breadth'"),
+        (["depth", "--seeds", "0"], "seeds is 0"),
+        (["depth", "--workers", "0"], "workers is 0"),
+        (["depth", "--device", "cpu"], "unrecognized arguments: --device cpu"),
+    ],
+)
+def test_the_command_line_refuses_in_one_sentence(options, message, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["probes", *options, "--out", str(tmp_path / "some.jsonl")])
+    assert stop.value.code == 2 and message in capsys.readouterr().err.splitlines()[-1]
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", probes.STUDIES)
 def test_recorded_studies_are_complete(name):
     """The chapter reads them: every job once, with three seeds, and settings that the command still has."""
-    records = json.loads((probes.RESULTS / f"probes_{name}.json").read_text())
-    assert len(records) == len(probes.STUDIES[name])
-    for job, record in zip(probes.STUDIES[name], records, strict=True):
-        assert job.items() <= record.items()
-        assert len(record["accuracy"]) == len(record["seeds"]) >= 3
+    _, runs = read_record(DATA / "results" / f"probes_{name}.jsonl")
+    assert len(runs) == len(probes.STUDIES[name])
+    for job, run in zip(probes.STUDIES[name], runs, strict=True):
+        assert job.items() <= run.items()
+        assert len(run["accuracy"]) == len(run["seeds"]) >= 3

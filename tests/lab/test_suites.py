@@ -1,52 +1,22 @@
-"""The experiments of chapter 13: a record that no kill can spoil, and the same numbers on every way to it."""
+"""The experiments of chapter 13: which runs there are, and how a suite is done, recorded and gathered."""
 
 import json
-import multiprocessing
 import os
-import random
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
 
-from synth_lib.lab import suites
-from synth_lib.lab.suites import TIMES, do, make_task, run_suite, settings_of, suite, title
-from synth_lib.lab.train import main
+from synth_lib.lab import runner, suites, tasks
+from synth_lib.lab.__main__ import main
+from synth_lib.lab.runner import read_record, run_suite
+from synth_lib.lab.suites import settings_of, suite, title
+from synth_lib.models import Classifier, EncoderDecoder, LanguageModel
+from synth_lib.text.corpora import DATA
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMAND = [sys.executable, "-m", "synth_lib.lab.train", "--suite", "tiny", "--device", "cpu", "--workers", "2"]
-
-
-def timeless(record):
-    """A record without what may differ when it is made again."""
-    if isinstance(record, dict):
-        return {name: timeless(entry) for name, entry in record.items() if name not in TIMES}
-    return [timeless(entry) for entry in record] if isinstance(record, list) else record
-
-
-def read(path):
-    return json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
-
-
-def environment(**more):
-    return {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")} | {
-        "OMP_NUM_THREADS": "1", **more,
-    }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """The record of the suite tiny, made in one go by the command line, and what the command printed."""
-    out = tmp_path_factory.mktemp("whole") / "tiny.json"
-    done = subprocess.run(
-        [*COMMAND, "--out", out], cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    return read(out), done
 
 
 # The lists of runs
@@ -92,15 +62,15 @@ def test_the_control_has_the_size_of_the_largest_mixture(task):
     vocab = {"language model": 87, "translation, grammar": 632}.get(task, 4000)
 
     def count(variant):
-        sizes, _ = settings_of(suites._run(task, variant), settings)
+        sizes, _ = settings_of(suites.experiment(task, variant), settings)
         sizes.pop("dropout", None)
         with torch.device("meta"):
             if task.startswith("translation"):
-                model = suites.EncoderDecoder(vocab, **sizes)
+                model = EncoderDecoder(vocab, **sizes)
             elif task == "language model":
-                model = suites.LanguageModel(vocab, **sizes)
+                model = LanguageModel(vocab, **sizes)
             else:
-                model = suites.Classifier(vocab, 8, **sizes)
+                model = Classifier(vocab, 8, **sizes)
         return sum(parameter.numel() for parameter in model.parameters())
 
     mixtures = max(count(variant) for variant in suites.VARIANTS if "+" in variant)
@@ -111,147 +81,77 @@ def test_the_control_has_the_size_of_the_largest_mixture(task):
 # The record
 
 
-def test_the_record_is_whole(whole):
-    record, done = whole
-    chosen = suite("tiny")
+def run_some(runs, out, monkeypatch, **options):
+    """The suite tiny with these runs alone."""
+    monkeypatch.setitem(suites.SUITES, "tiny", lambda: suites.Suite("", suites.tiny().tasks, runs))
+    return run_suite("tiny", out, device="cpu", **({"log": lambda line: None} | options))
+
+
+def test_a_suite_by_the_command_line_in_new_processes(tmp_path):
+    """Two workers; then the same command finds nothing to do."""
+    out, chosen = tmp_path / "tiny.jsonl", suite("tiny")
+    command = [sys.executable, "-m", "synth_lib.lab", "suite", "tiny", "--device", "cpu", "--workers", "2"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*command, "--out", out], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    assert "18 of 18" in done.stdout and "to go]" in done.stdout
+    assert f"18 runs in {out}, 0 of them failed; 0 errors, 0 missing" in done.stdout
+    lines = []
+    record = run_suite("tiny", out, device="cpu", log=lines.append)
+    assert len(lines) == 1 and "0 of them to do" in lines[0]
     assert record["suite"] == "tiny" and record["tasks"] == chosen.tasks and record["device"] == "cpu"
-    assert record["missing"] == [] and record["errors"] == {} and record["seconds"] > 0
+    assert record["missing"] == [] and record["errors"] == {} and record["histogram_edges"] == tasks.EDGES
     assert [title(run) for run in record["runs"]] == [title(run) for run in chosen.runs]
     for run in record["runs"]:
-        assert (
-            run["status"] == "finished" and run["curve"][-1][0] == 8 and run["metrics"]["loss"] == run["curve"][-1][1]
-        )
+        assert run["status"] == "finished" and run["curve"][-1] == [8, run["metrics"]["loss"]]
         assert run["parameters"] > run["parameters_of_S"] and run["tokens_per_second"] > 0
         assert len(run["mixture_weights"]) == (2 if "+" in run["variant"] else 0)
-        assert ("maps" in run) == (run["seed"] == 0 and run["variant"] in suites.LOOKED_AT)
-    assert "18 of 18" in done.stdout and "to go]" in done.stdout
-    assert done.stderr == ""
-
-
-def test_a_recorded_run_is_skipped_and_the_file_stays_the_same(whole, tmp_path):
-    record, _ = whole
-    out = tmp_path / "tiny.json"
-    out.write_text(json.dumps(record))
-    lines = []
-    again = run_suite("tiny", out, device="cpu", say=lines.append)
-    assert timeless(again) == timeless(record) == timeless(read(out))
-    assert len(lines) == 1 and "0 of them to do" in lines[0]
-
-
-def test_the_order_of_the_data_is_that_of_the_seed_for_every_variant():
-    options = json.dumps({"tokens": "characters", "windows": 4, "length": 16})
-    task = make_task("language model", options, torch.device("cpu"))
-    for first, second, same in ((0, 0, True), (0, 1, False)):
-        drawn = [task.new_draw(4)(torch.Generator().manual_seed(seed))[0] for seed in (first, second)]
-        assert torch.equal(*drawn) == same
-
-
-def test_histograms_sum_to_one_and_leave_out_what_may_not_be_attended_to():
-    weights = torch.tensor([0.0, 0.0, 1.0, 0.5, 0.00005])
-    found = suites.histogram(weights)
-    assert len(found) == len(suites.EDGES) == 21 and sum(found) == pytest.approx(1, abs=1e-3)
-    assert found[0] == found[-1] == pytest.approx(1 / 3, abs=1e-4)  # up to 0.0001, and the bin that ends at 1
-    assert suites.histogram(torch.full((1, 2, 3, 4), 0.25))[suites.EDGES.index(0.2511886)] == 1
-
-
-# Kills, time limits, failures
-
-
-@pytest.fixture
-def forked(monkeypatch):
-    """Processes start as copies of this one: quicker than new ones, which have to load torch and the text."""
-    context = multiprocessing.get_context("fork")
-    monkeypatch.setattr(suites.multiprocessing, "get_context", lambda kind: context)
-    return context
-
-
-def run_tiny(out, **options):
-    return run_suite("tiny", out, device="cpu", **({"say": lambda line: None} | options))
-
-
-def test_a_suite_killed_at_ten_moments_ends_with_the_record_of_one_that_was_not(whole, tmp_path, forked):
-    record, _ = whole
-    out = tmp_path / "tiny.json"
-    moments = random.Random(5)
-    for _ in range(10):
-        ours, its = forked.Pipe()
-        process = forked.Process(target=run_tiny, args=(out,), kwargs={"workers": 2, "say": its.send})
-        process.start()
-        its.close()
-        told = [ours.recv() for _ in range(moments.randint(1, 2))]  # the first line comes before the first run
-        time.sleep(moments.random() / 2)
-        process.kill()
-        process.join()
-        runs = read(out)["runs"]
-        assert len(runs) >= len(told) - 1
-        assert timeless(runs) == [run for run in timeless(record["runs"]) if run in timeless(runs)]
-        if len(runs) == len(record["runs"]):
-            out.unlink()  # nothing is left to kill: the next one begins anew
-    final = run_tiny(out, workers=2)
-    assert timeless(final) == timeless(record) == timeless(read(out))
-
-
-def test_a_run_that_does_not_fit_the_minutes_is_not_started(whole, tmp_path, forked):
-    record, _ = whole
-    out = tmp_path / "tiny.json"
-    first = record | {"runs": [record["runs"][0] | {"seconds": 1000.0}]}
-    out.write_text(json.dumps(first))
-    lines = []
-    after = run_tiny(out, minutes=10, say=lines.append)
-    assert len(after["runs"]) == 1 and len(after["missing"]) == 17 and len(lines) == 1
-    assert read(out)["missing"] == after["missing"]
+        assert ("maps" in run) == (run["seed"] == 0 and run["variant"] in suites.WITH_MAPS)
+        assert run["versions"]["torch"] == torch.__version__ and run["device"] == "cpu" and run["date"]
+        assert "code" in run
 
 
 def test_a_failed_run_and_an_error_do_not_end_the_suite(tmp_path, forked, monkeypatch, capfd):
-    chosen = suite("tiny")
-    wild = suites._run("language model", "Dense", settings={"learning_rate": 1e30})
-    impossible = suites._run("language model", "Dense", model={"head": 7})
-    runs = [wild, impossible, suites._run("language model", "Dense")]
-    monkeypatch.setitem(suites.SUITES, "tiny", lambda: suites.Suite("", chosen.tasks, runs))
-    out = tmp_path / "tiny.json"
-    record = run_tiny(out)
+    wild = suites.experiment("language model", "Dense", settings={"learning_rate": 1e30})
+    impossible = suites.experiment("language model", "Dense", model={"head": 7})
+    runs = [wild, impossible, suites.experiment("language model", "Dense")]
+    out = tmp_path / "tiny.jsonl"
+    record = run_some(runs, out, monkeypatch)
     failed, finished = record["runs"]
     assert failed["status"] == "failed" and failed["settings"] == {"learning_rate": 1e30}
     assert "is nan" in failed["problem"] and finished["status"] == "finished"
-    assert (
-        record["missing"] == [title(impossible)] and "head = 7 does not divide" in record["errors"][title(impossible)]
-    )
-    assert read(out) == record
-    runs[1] = suites._run("language model", "Dense", model={"head": 8})  # mended: only this one is done
-    again = run_tiny(out)
+    assert record["missing"] == [title(impossible)]
+    assert "head = 7 does not divide" in record["errors"][title(impossible)]
+    assert read_record(out)[1] == record["runs"]
+    runs[1] = suites.experiment("language model", "Dense", model={"head": 8})  # mended: only this one is done
+    again = run_some(runs, out, monkeypatch)
     assert again["missing"] == [] and again["errors"] == {} and again["runs"][0] == failed
 
 
-def test_a_worker_that_is_killed_does_not_end_the_suite(tmp_path, forked, monkeypatch):
-    def do_or_die(run, *arguments):
-        return os.kill(os.getpid(), signal.SIGKILL) if run["variant"] == "Dense" else do(run, *arguments)
-
-    monkeypatch.setattr(suites, "do", do_or_die)
-    record = run_tiny(tmp_path / "tiny.json")
-    assert len(record["runs"]) == 16 and all("Dense" in name for name in record["missing"])
-    assert set(record["errors"].values()) == {"its process ended with exit status -9"}
-
-
-@pytest.mark.parametrize("entry", ["suite", "device", "tasks"])
-def test_the_record_of_something_else_is_refused_and_stays(whole, tmp_path, entry):
-    out = tmp_path / "tiny.json"
-    out.write_text(json.dumps(whole[0] | {entry: "another"}))
-    before = out.read_bytes()
-    with pytest.raises(ValueError, match=f"holds another {entry} than this call: choose another file"):
-        run_tiny(out)
-    assert out.read_bytes() == before
+def test_torchrun_shares_the_runs_and_the_plain_call_gathers_them(tmp_path, forked, monkeypatch):
+    out, runs = tmp_path / "tiny.jsonl", [suites.experiment("language model", "Random", seed) for seed in range(3)]
+    for rank in (0, 1):
+        with monkeypatch.context() as patch:
+            patch.setenv("RANK", str(rank))
+            patch.setenv("WORLD_SIZE", "2")
+            assert len(run_some(runs, out, monkeypatch)["runs"]) == (2, 1)[rank]
+    assert not out.exists()
+    shares = [read_record(tmp_path / f"tiny.rank{rank}.jsonl")[1] for rank in (0, 1)]
+    monkeypatch.setattr(runner, "run_experiment", None)  # nothing is left to do
+    record = run_some(runs, out, monkeypatch)
+    assert record["runs"] == [shares[0][0], shares[1][0], shares[0][1]] and record["missing"] == []
+    assert len(read_record(out)[1]) == 3
 
 
-def test_torchrun_shares_the_runs_and_the_plain_command_gathers_them(whole, tmp_path):
-    out = tmp_path / "tiny.json"
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *COMMAND[1:-2]]
-    done = subprocess.run(
-        [*torchrun, "--out", out], cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
-    shares = [read(tmp_path / f"tiny.rank{rank}.json")["runs"] for rank in range(2)]
-    assert [len(share) for share in shares] == [9, 9] and not out.exists()
-    assert timeless(run_tiny(out)) == timeless(whole[0]) == timeless(read(out))
+@pytest.mark.parametrize("name", ["laptop", "gpu", "gpu-why", "gpu-cost"])
+def test_recorded_suites_are_runs_of_today(name):
+    """Chapter 13 reads them: each run is one of its suite, and says where it comes from."""
+    header, runs = read_record(DATA / "results" / f"{name}.jsonl")
+    chosen = suite(header["suite"])
+    assert header["tasks"] == chosen.tasks and runs
+    for run in runs:
+        assert any(asked.items() <= run.items() for asked in chosen.runs)
+        assert {"date", "device", "versions", "code"} <= run.keys() and run["device"] == header["device"]
 
 
 # The command line
@@ -260,15 +160,17 @@ def test_torchrun_shares_the_runs_and_the_plain_command_gathers_them(whole, tmp_
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--suite", "huge"], "suite must be one of tiny"),
-        (["--suite", "tiny", "--workers", "0"], "workers"),
-        (["--suite", "tiny", "--minutes", "-1"], "minutes"),
-        (["--suite", "tiny", "--device", "abacus"], "device must be auto or"),
+        (["huge"], "suite must be one of tiny"),
+        (["tiny", "--workers", "0"], "workers is 0"),
+        (["tiny", "--minutes", "-1"], "minutes is -1"),
+        (["tiny", "--device", "abacus"], "device must be auto or"),
+        (["tiny", "--steps", "1", "--seed", "7"], "unrecognized arguments: --steps 1 --seed 7"),
+        (["tiny", "--worker", "2"], "unrecognized arguments: --worker 2"),
     ],
 )
 def test_the_command_line_refuses_in_one_sentence(tmp_path, capsys, arguments, message):
     with pytest.raises(SystemExit) as stop:
-        main([*arguments, "--out", str(tmp_path / "some.json")])
+        main(["suite", *arguments, "--out", str(tmp_path / "some.jsonl")])
     assert stop.value.code == 2 and message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
@@ -277,6 +179,6 @@ def test_ctrl_c_says_how_to_go_on(tmp_path, monkeypatch, capsys):
     def stop(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(suites, "side_by_side", stop)
-    assert main(["--suite", "tiny", "--device", "cpu", "--out", str(tmp_path / "tiny.json")]) == 130
+    monkeypatch.setattr(runner, "run_parallel", stop)
+    assert main(["suite", "tiny", "--device", "cpu", "--out", str(tmp_path / "tiny.jsonl")]) == 130
     assert "the same command goes on from" in capsys.readouterr().out

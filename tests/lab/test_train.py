@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,12 +13,13 @@ import pytest
 import torch
 from torch import nn
 
+from synth_lib.lab import __main__ as command_line
 from synth_lib.lab import train as training
+from synth_lib.lab.__main__ import main
 from synth_lib.lab.train import (
     SIZES,
     Settings,
     choose_device,
-    main,
     next_token_loss,
     parameter_groups,
     schedule,
@@ -115,16 +115,13 @@ def test_one_step_by_hand(clip):
     class Enough(Exception):
         pass
 
-    calls = []
-
-    def draw(generator):
-        calls.append(1)
-        if len(calls) == 2:
+    def get_batch(generator, step):
+        if step == 1:
             raise Enough
         return batch
 
     with pytest.raises(Enough):
-        train(model, draw, [batch], settings, what={}, device="cpu", progress=False)
+        train(model, get_batch, [batch], settings, config={}, device="cpu", progress=False)
     for name, parameter in model.named_parameters():
         # A gradient near 1e-8 rounds differently with the norm; such numbers hardly move.
         assert torch.allclose(parameter, expected[name], atol=2e-6), name
@@ -176,8 +173,9 @@ def test_training_learns_the_text():
 def test_the_record_says_what_and_how(tmp_path):
     model, record = run(folder=tmp_path)
     assert record == json.loads((tmp_path / "record.json").read_text())
-    assert record["what"] == {
-        "text": "Shakespeare",
+    assert record["config"] == {
+        "text": "shakespeare",
+        "tokens of the text": training.fingerprint([SPLITS["train"]]),
         "tokenizer": "CharacterTokenizer",
         "vocab": TOKENIZER.vocab,
         "windows": 6,
@@ -205,16 +203,14 @@ def test_bfloat16_runs_and_float32_is_the_default_on_the_cpu():
 
 def stop_at(step, monkeypatch, times=1):
     """Send this process Ctrl-C, `times` times, while update number `step` is being computed."""
-    inner, calls = training.random_windows, []
 
-    def windows(*arguments):
-        calls.append(1)
-        if len(calls) == step:
+    def schedule_and_stop(number, *arguments):
+        if number == step - 1:
             for _ in range(times):
                 signal.raise_signal(signal.SIGINT)
-        return inner(*arguments)
+        return schedule(number, *arguments)
 
-    monkeypatch.setattr(training, "random_windows", windows)
+    monkeypatch.setattr(training, "schedule", schedule_and_stop)
 
 
 @pytest.mark.parametrize("step", [1, 5, 7, 12])
@@ -243,9 +239,26 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path, monkeypatch):
 
 
 def arguments(folder, *more):
-    sizes = "--score random --d_model 12 --head 3 --layer 1 --max_length 8 --batch 4 --dropout 0.1"
-    rest = "--windows 8 --device cpu --steps 900 --evaluate_every 300 --folder"
+    sizes = "train --score random --d_model 12 --head 3 --layer 1 --max_length 8 --batch 4 --dropout 0.1"
+    rest = "--windows 8 --device cpu --steps 60 --evaluate_every 20 --folder"
     return [*sizes.split(), *rest.split(), str(folder), *more]
+
+
+WAITS_IN_STEP_30 = """
+import signal, sys, time
+from synth_lib.lab import train
+from synth_lib.lab.__main__ import main
+
+def wait(step, *arguments, schedule=train.schedule):
+    if step == 29:
+        print("ready", flush=True)
+        while signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # until the first Ctrl-C was heard
+            time.sleep(0.01)
+    return schedule(step, *arguments)
+
+train.schedule = wait
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows sends Ctrl-C to the whole console")
@@ -253,22 +266,15 @@ def test_the_command_line_stopped_by_a_real_ctrl_c_goes_on_to_the_same_curve(tmp
     broken, whole = tmp_path / "broken", tmp_path / "whole"
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    command = [sys.executable, "-m", "synth_lib.lab.train", *arguments(broken)]
+    command = [sys.executable, "-c", WAITS_IN_STEP_30, *arguments(broken)]
     child = subprocess.Popen(command, cwd=ROOT, env=environment, **pipes)
-    claimed = None  # the checkpoint of step 0; the next one comes with the first evaluation
-    while child.poll() is None:
-        if (broken / "checkpoint.pt").exists():
-            written = (broken / "checkpoint.pt").stat().st_mtime_ns
-            claimed = claimed or written
-            if written != claimed:
-                break
-        time.sleep(0.02)
+    assert child.stdout.readline() == b"ready\n"
     child.send_signal(signal.SIGINT)
-    out, err = child.communicate(timeout=60)
-    assert child.returncode == 130 and b"stopped after step" in out and b"--resume" in out, err
+    out, err = child.communicate()
+    assert child.returncode == 130 and b"stopped after step 30 of 60" in out and b"--resume" in out, err
     assert b"Traceback" not in err and b"step/s" in err
     stopped = json.loads((broken / "record.json").read_text())
-    assert stopped["status"] == "stopped" and 2 <= len(stopped["curve"]) < 4
+    assert stopped["status"] == "stopped" and [point["step"] for point in stopped["curve"]] == [0, 20]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     assert main(arguments(broken, "--resume", "--quiet")) == 0
@@ -277,7 +283,7 @@ def test_the_command_line_stopped_by_a_real_ctrl_c_goes_on_to_the_same_curve(tmp
     curves = [json.loads((folder / "record.json").read_text())["curve"] for folder in (broken, whole)]
     assert curves[0] == curves[1] and len(curves[0]) == 4
     out, err = capfd.readouterr()
-    assert err == "" and out.count("nats per token at step 900") == 2
+    assert err == "" and out.count("nats per token at step 60") == 2
 
 
 @pytest.mark.parametrize(
@@ -337,10 +343,13 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_the_record_says_failed(tmp_
 
 
 def test_an_evaluation_that_is_not_finite_fails_too(tmp_path):
-    def loss(model, inputs, targets):
-        return next_token_loss(model, inputs, targets) * (1.0 if model.training else float("nan"))
+    trained = []
 
-    with pytest.raises(FloatingPointError, match="the loss is nan .* after step 5"):
+    def loss(model, inputs, targets):
+        trained.append(model.training)
+        return next_token_loss(model, inputs, targets) * (1.0 if model.training or not any(trained) else float("nan"))
+
+    with pytest.raises(FloatingPointError, match="the loss of the evaluation is nan after step 5"):
         run(folder=tmp_path, loss=loss)
     saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     assert saved["run"]["step"] == 0  # the checkpoint before the first step, none after it
@@ -360,6 +369,8 @@ def test_an_evaluation_that_is_not_finite_fails_too(tmp_path):
         ({"learning_rate": 0.0}, "learning_rate is 0, but must be above 0"),
         ({"learning_rate": float("nan")}, "learning_rate is nan"),
         ({"weight_decay": -0.1}, "weight_decay is -0.1"),
+        ({"beta2": 1.0}, "beta2 is 1.0, but must be below 1"),
+        ({"final_learning_rate": 1.5}, "final_learning_rate is 1.5, but must be a share of at most 1"),
         ({"precision": "half"}, "precision must be auto, float32 or bfloat16, not 'half'"),
     ],
 )
@@ -383,12 +394,12 @@ def test_devices(monkeypatch):
 
 def test_help_says_every_option_and_its_default(capsys):
     with pytest.raises(SystemExit) as caught:
-        main(["--help"])
+        main(["train", "--help"])
     page = capsys.readouterr().out
     assert caught.value.code == 0 and "nats per token" in page and "--resume" in page
     for name, default in (SIZES | asdict(Settings())).items():
         assert f"--{name} " in page and f"(default: {default})" in " ".join(page.split())
-    assert page.count("    python -m synth_lib.lab.train") >= 2
+    assert page.count("    python -m synth_lib.lab train") >= 2
 
 
 @pytest.mark.parametrize(
@@ -400,11 +411,15 @@ def test_help_says_every_option_and_its_default(capsys):
         (["--steps", "0"], "steps is 0"),
         (["--device", "abacus"], "device must be"),
         (["--resume"], "there is no checkpoint"),
+        (["--vocab", "300"], "--vocab is for --tokens byte_pairs alone"),
+        (["--score", "dense", "--r_weight_decay", "0.1"], "--r_weight_decay is for scores with a learned table"),
+        (["--r_learning_rate_factor", "3"], "--r_learning_rate_factor is for scores with a learned table"),
+        (["--corpus", "bible"], "corpus must be"),
     ],
 )
 def test_the_command_line_refuses_in_one_sentence(tmp_path, capsys, arguments, message):
     with pytest.raises(SystemExit) as caught:
-        main(["--folder", str(tmp_path), *arguments])
+        main(["train", "--folder", str(tmp_path), *arguments])
     assert caught.value.code == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
 
@@ -412,7 +427,7 @@ def test_the_command_line_refuses_in_one_sentence(tmp_path, capsys, arguments, m
 def test_the_command_line_never_overwrites_a_run(tmp_path, capsys):
     run(folder=tmp_path)
     with pytest.raises(SystemExit):
-        main(["--folder", str(tmp_path)])
+        main(["train", "--folder", str(tmp_path)])
     assert "holds a run: resume it (--resume), or choose another folder (--folder)" in capsys.readouterr().err
 
 
@@ -420,8 +435,8 @@ def test_a_failed_run_is_exit_status_1(tmp_path, capsys, monkeypatch):
     def breaks(*arguments, **options):
         raise FloatingPointError("the loss is nan at step 3: try a lower learning rate")
 
-    monkeypatch.setattr(training, "train_language_model", breaks)
-    assert main(["--folder", str(tmp_path)]) == 1
+    monkeypatch.setattr(command_line, "train_language_model", breaks)
+    assert main(["train", "--folder", str(tmp_path)]) == 1
     assert "failed: the loss is nan at step 3" in capsys.readouterr().out
 
 
@@ -464,3 +479,94 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_first_step(tmp_path)
     with pytest.raises(OSError):
         run(folder=tmp_path / "file" / "run", loss=loss)
     assert not any(steps)
+
+
+def test_ctrl_c_after_a_nan_keeps_the_last_good_checkpoint(tmp_path, monkeypatch):
+    """Where numbers are not read each step, as on a GPU: NaN in step 8, Ctrl-C in step 9, an evaluation each 5."""
+    stop_at(9, monkeypatch)
+
+    def loss(model, inputs, targets):
+        steps.append(model.training)
+        return next_token_loss(model, inputs, targets) * (float("nan") if sum(steps) == 8 else 1.0)
+
+    steps = []
+    with pytest.raises((FloatingPointError, KeyboardInterrupt), match="the loss is nan and .* nan after step 8"):
+        run(folder=tmp_path, loss=loss, read_every_step=False)
+    saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert saved["run"]["step"] == 5 and all(value.isfinite().all() for value in saved["model"].values())
+    assert json.loads((tmp_path / "record.json").read_text())["status"] == "failed"
+
+
+def test_numbers_read_seldom_are_the_same_run(tmp_path, monkeypatch):
+    assert run(read_every_step=False)[1]["curve"] == run()[1]["curve"]
+    stop_at(7, monkeypatch)
+    with pytest.raises(KeyboardInterrupt, match="stopped after step 7 of 12"):
+        run(folder=tmp_path, read_every_step=False)
+
+
+def test_a_checkpoint_of_another_text_or_torch_is_refused_by_name(tmp_path, monkeypatch):
+    run(folder=tmp_path)
+    for split, name in (("train", "tokens of the text"), ("valid", "evaluation batches")):
+        other = SPLITS | {split: SPLITS[split].roll(1)}
+        with pytest.raises(ValueError, match=f"made with {name} = '[0-9a-f]+', this run has '[0-9a-f]+': "):
+            train_language_model(SMALL, FEW, TOKENIZER, other, windows=6, folder=tmp_path, resume=True, device="cpu")
+    monkeypatch.setattr(training.torch, "__version__", "1.0")
+    again = "use the same as before, or start again in another folder$"
+    with pytest.raises(ValueError, match=f"made with torch version = '.*', this run has '1.0': {again}"):
+        run(folder=tmp_path, resume=True)
+
+
+def test_a_part_in_evaluation_stays_so_and_a_whole_model_trains():
+    model = LanguageModel(TOKENIZER.vocab, **SMALL)
+    batch = evaluation_windows(SPLITS["train"], 8, 3)
+    modes = []
+
+    def loss(model, *batch):
+        modes.append((model.training, model.blocks[0].training, model.blocks[1].training))
+        return next_token_loss(model, *batch)
+
+    def train_it():
+        modes.clear()
+        settings = Settings(steps=2, batch=3, evaluate_every=1)
+        options = {"config": {}, "loss": loss, "device": "cpu", "progress": False}
+        train(model, lambda generator, step: batch, [batch], settings, **options)
+
+    model.blocks[0].eval()
+    train_it()
+    assert modes == [(False,) * 3, (True, False, True)] + [(False,) * 3, (True, False, True)] + [(False,) * 3]
+    assert not model.blocks[0].training and model.blocks[1].training
+    model.eval()
+    train_it()
+    assert modes[1] == (True, True, True)
+
+
+def test_the_warm_up_follows_the_steps():
+    assert [Settings(steps=steps).warmup for steps in (1, 20, 500, 1000, 4000)] == [0, 2, 50, 100, 100]
+    assert Settings(steps=20, warmup=20).warmup == 20
+
+
+def test_the_published_setting_of_a_small_model_can_be_written(monkeypatch):
+    """Rates from 1e-3 to 1e-4, betas 0.9 and 0.99, no biases: the rate and AdamW get what was asked for."""
+    made, adamw = [], torch.optim.AdamW
+
+    def noted(*groups, **options):
+        made.append(adamw(*groups, **options))
+        return made[-1]
+
+    monkeypatch.setattr(training.torch.optim, "AdamW", noted)
+    settings = few(beta2=0.99, final_learning_rate=0.25, learning_rate=1e-3)
+    model, record = run(settings, SMALL | {"bias": False})
+    assert not any("bias" in name for name, _ in model.named_parameters()) and record["config"]["bias"] is False
+    groups = made[0].param_groups
+    assert all(group["betas"] == (0.9, 0.99) for group in groups)
+    assert groups[0]["lr"] == pytest.approx(0.25e-3)  # of the last step
+
+
+@pytest.mark.parametrize("command", ["", "trian", "train --step 5", "train suite", "train --suite tiny"])
+def test_a_command_that_does_not_exist_is_exit_status_2(command, capsys):
+    try:
+        status = main(command.split())
+    except SystemExit as stop:
+        status = stop.code
+    out, err = capsys.readouterr()
+    assert status == 2 and ("train | suite | probes | bench" in out + err or "unrecognized arguments" in err)

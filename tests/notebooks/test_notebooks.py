@@ -1,5 +1,7 @@
 """Every stored notebook agrees with its source and keeps the rules of notebook_rules.py."""
 
+from functools import cache
+
 import nbformat
 import pytest
 
@@ -8,14 +10,17 @@ from tools.build_notebooks import NOTEBOOKS, build, contents, targets
 
 SOURCES = sorted((NOTEBOOKS / "src").glob("*.py"))
 STORED = [
-    pytest.param(path, solved, id=f"{path.stem}-{'solved' if solved else 'blank'}")
+    pytest.param(path, solved, id=f"chapter_{path.stem}-{'solved' if solved else 'blank'}")
     for path in SOURCES
     for solved in (False, True)
 ]
 
 
+@cache
 def read(path, solved):
-    return nbformat.read(targets(path)[solved], as_version=nbformat.NO_CONVERT)
+    notebook = nbformat.read(targets(path)[solved], as_version=nbformat.NO_CONVERT)
+    nbformat.validate(notebook)
+    return notebook
 
 
 @pytest.mark.parametrize(("path", "solved"), STORED)
@@ -28,12 +33,10 @@ def test_notebook_has_the_cells_of_its_source(path, solved):
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 @pytest.mark.parametrize(("path", "solved"), STORED)
 def test_notebook_keeps_the_rule(path, solved, rule):
-    notebook = read(path, solved)
-    nbformat.validate(notebook)
-    assert rule(notebook, path.stem) == []
+    assert rule(read(path, solved), path.stem) == []
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: f"chapter_{path.stem}")
 def test_blank_notebook_hides_the_solutions(path):
     assert rule_blank(read(path, False), read(path, True)) == []
 

@@ -1,11 +1,14 @@
 """The baselines: on texts small enough to know the answer, and the table of data/README.md."""
 
+import math
 import re
+from collections import Counter
 
 import pytest
+import torch
 
-from synth_lib.text.baselines import bleu, copy_nearest, largest_class, tfidf_logistic_regression
-from synth_lib.text.corpora import DATA, glosses, translation_pairs
+from synth_lib.text.baselines import bleu, copy_nearest, ngram_loss, tfidf_logistic_regression
+from synth_lib.text.corpora import DATA, evaluation_windows, glosses, random_windows, shakespeare, translation_pairs
 from synth_lib.text.grammar import score, sentences
 
 README = (DATA / "README.md").read_text(encoding="utf8")
@@ -37,31 +40,81 @@ def test_bleu_is_that_of_sacrebleu():
         bleu(["a"], ["a", "b"])
 
 
-def test_the_largest_class_is_that_of_training():
-    train, test = [("", 0), ("", 1), ("", 1)], [("", 0), ("", 0), ("", 0), ("", 1)]
-    assert largest_class(train, test) == 0.25
-
-
 def test_a_linear_classifier_reads_words():
     train = [("red fruit", 0), ("green fruit", 0), ("red bird", 1), ("green bird", 1)] * 5
     assert tfidf_logistic_regression(train, [("old fruit", 0), ("old bird", 1), ("fruit", 1)]) == pytest.approx(2 / 3)
 
 
-@pytest.mark.parametrize("language", ["german", "french"])
-def test_readme_gives_the_bleu_of_copying(language):
-    pairs = translation_pairs(language)
+NAMES = {"german": "German, interface", "french": "French, interface", "tatoeba": "German, everyday"}
+
+
+@pytest.mark.parametrize("texts", NAMES)
+def test_readme_gives_the_bleu_of_copying(texts):
+    pairs = translation_pairs(texts)
     sources, references = zip(*pairs["test"], strict=True)
     value, signature = bleu(copy_nearest(pairs["train"], list(sources)), list(references))
-    stated = re.search(rf"English to {language.title()}.*BLEU ([\d.]+)", README)[1]
+    stated = re.search(rf"English to {NAMES[texts]}.*BLEU ([\d.]+)", README)[1]
     assert value == pytest.approx(float(stated), abs=0.06)
     assert re.sub("version.*", "", signature) in README  # another version of sacrebleu signs with its own number
 
 
 def test_readme_gives_the_accuracy_of_both_classifiers():
     splits = glosses()
-    for name, baseline in (("largest class", largest_class), ("logistic regression", tfidf_logistic_regression)):
+    (largest, _), *_ = Counter(label for _, label in splits["train"]).most_common()
+    share = sum(label == largest for _, label in splits["test"]) / len(splits["test"])
+    linear = tfidf_logistic_regression(splits["train"], splits["test"])
+    for name, value in (("largest class", share), ("logistic regression", linear)):
         stated = float(re.search(rf"{name}.*\| ([\d.]+) %", README)[1])
-        assert 100 * baseline(splits["train"], splits["test"]) == pytest.approx(stated, abs=0.1)
+        assert 100 * value == pytest.approx(stated, abs=0.1)
+
+
+def test_ngrams_against_loops():
+    """The definition, token by token, in Python's own numbers; tokens 5 and 6 are never seen in training."""
+    generator = torch.Generator().manual_seed(0)
+    train = torch.randint(5, (200,), generator=generator)
+    inputs, targets = random_windows(torch.randint(7, (60,), generator=generator), 6, 9, generator)
+    text = train.tolist()
+    grams = Counter(tuple(text[i : i + n]) for n in range(1, 9) for i in range(len(text) - n + 1))
+    contexts = Counter(tuple(text[i : i + n]) for n in range(9) for i in range(len(text) - n))
+    contexts[()] = len(text)
+
+    def probability(context, token):
+        count, total = grams[(*context, token)], contexts[context]
+        if len(context) < 2:
+            return (count + 1) / (total + 7)
+        return (count + 10 * probability(context[1:], token)) / (total + 10)
+
+    for order in range(1, 9):
+        losses = []
+        for row, answers in zip(inputs.tolist(), targets.tolist(), strict=True):
+            for position, token in enumerate(answers):
+                context = tuple(row[max(0, position + 2 - order) : position + 1]) if order > 1 else ()
+                losses.append(-math.log(probability(context, token)))
+        assert ngram_loss(train, inputs, targets, order, 7) == pytest.approx(sum(losses) / len(losses), rel=1e-12)
+
+
+def test_ngrams_refuse_what_they_cannot_count():
+    tokens = torch.tensor([0, 1, 2, 3])
+    windows = tokens[None, :3], tokens[None, 1:]
+    with pytest.raises(ValueError, match="order is 0"):
+        ngram_loss(tokens, *windows, 0, 4)
+    with pytest.raises(ValueError, match="order is 8, too large for a vocab of 1024"):
+        ngram_loss(tokens, *windows, 8, 1024)
+    with pytest.raises(ValueError, match="vocab is 3, but there is a token 3"):
+        ngram_loss(tokens, *windows, 2, 3)
+
+
+@pytest.mark.parametrize("name", ["all plays", "tiny Shakespeare"])
+def test_readme_gives_the_losses_of_ngrams(name):
+    if name == "all plays":
+        tokenizer, splits = shakespeare()
+        train, windows = splits["train"], evaluation_windows(splits["valid"], 32, 128)
+    else:
+        tokenizer, splits = shakespeare(corpus="tinyshakespeare")
+        train, windows = splits["train"], evaluation_windows(splits["test"], 64, 1742)
+    for order in (2, 6):
+        stated = float(re.search(rf"{name}.*\({order}-gram\) \| ([\d.]+) nats", README)[1])
+        assert ngram_loss(train, *windows, order, tokenizer.vocab) == pytest.approx(stated, abs=0.0006)
 
 
 def test_copying_does_not_solve_the_grammar():

@@ -3,8 +3,6 @@
 import hashlib
 import lzma
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -12,25 +10,20 @@ from torch.nn import functional as F
 
 from synth_lib.text.corpora import (
     DATA,
+    FILES,
     GLOSS_CLASSES,
-    GLOSSES,
-    SHA256,
+    SPLITS,
     TRANSLATIONS,
-    BytePairTokenizer,
-    CharacterTokenizer,
     CorpusError,
-    SpecialTokens,
-    WordTokenizer,
-    batches,
     classification,
     classification_batch,
+    dialogues,
     evaluation_windows,
     gloss_pairs,
     glosses,
     load_text,
     make_corpus,
     pad,
-    random_batch,
     random_windows,
     sentence_pairs,
     shakespeare,
@@ -38,8 +31,9 @@ from synth_lib.text.corpora import (
     translation_batch,
     translation_pairs,
 )
+from synth_lib.text.tokenizers import SpecialTokens, WordTokenizer
 
-TEXT = "To be, or not to be: that is the question.\n" * 20
+README = (DATA / "README.md").read_text(encoding="utf8")
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +42,7 @@ def characters():
 
 
 def test_splits_are_whole_works_and_share_none():
-    texts = {split: load_text(split) for split in SHA256}
+    texts = {split: load_text(split) for split in SPLITS}
     titles = {split: re.findall(r"(.+)\n+by William Shakespeare", text) for split, text in texts.items()}
     assert titles["valid"] == ["A MIDSUMMER NIGHT'S DREAM", "THE TEMPEST"]
     assert titles["test"] == ["MACBETH", "TWELFTH NIGHT; OR, WHAT YOU WILL"]
@@ -56,24 +50,23 @@ def test_splits_are_whole_works_and_share_none():
 
 
 def test_readme_gives_the_checksums_and_sizes():
-    readme = (DATA / "README.md").read_text(encoding="utf8")
-    files = {f"shakespeare.{split}.txt.xz": checksum for split, checksum in SHA256.items()}
-    for name, checksum in {**files, **dict(TRANSLATIONS.values()), **dict([GLOSSES])}.items():
-        raw = lzma.decompress((DATA / name).read_bytes())
+    for name, checksum in FILES.items():
+        raw = (DATA / name).read_bytes()
+        raw = lzma.decompress(raw) if name.endswith(".xz") else raw
         assert hashlib.sha256(raw).hexdigest() == checksum
-        assert re.search(rf"{re.escape(name)}.*{len(raw):,}.*{checksum}", readme)
-    named = set(re.findall(r"`([\w.-]+\.xz)`", readme))
-    assert named == {path.name for path in DATA.glob("*.xz")}
+        assert re.search(rf"{re.escape(name)}.*{len(raw):,}.*{checksum}", README)
+    named = set(re.findall(r"`([\w.-]+\.(?:xz|tsv))`", README))
+    assert named == set(FILES) == {path.name for path in DATA.iterdir() if path.is_file()} - {"README.md"}
 
 
-def test_readme_gives_the_rows_of_each_split():
-    readme = (DATA / "README.md").read_text(encoding="utf8")
-    tables = [(name, translation_pairs(language)) for language, (name, _) in TRANSLATIONS.items()]
-    for name, splits in [*tables, (GLOSSES[0], glosses())]:
+def test_readme_gives_the_rows_of_each_split_and_the_licences():
+    tables = {name: translation_pairs(texts) for texts, name in TRANSLATIONS.items()}
+    tables |= {"wordnet_gloss8.tsv.xz": glosses(), "synthetic_persona_chat.jsonl.xz": dialogues()}
+    for name, splits in tables.items():
         sizes = " / ".join(f"{len(rows):,}" for rows in splits.values())
-        assert re.search(rf"{re.escape(name)}.*: {sizes} ", readme), (name, sizes)
-    for licence in re.findall(r"`(LICENSES/[^`]+)`", readme):
-        assert (DATA / licence).is_file()
+        assert re.search(rf"{re.escape(name)}.*: {sizes} ", README), (name, sizes)
+    licences = set(re.findall(r"`LICENSES/([^`]+)`", README))
+    assert licences == {path.name for path in (DATA / "LICENSES").iterdir()}
 
 
 def test_a_missing_file_is_one_sentence(tmp_path):
@@ -101,13 +94,21 @@ def damage_empty(raw):
     return b""
 
 
-@pytest.mark.parametrize("name", ["homeassistant.en-de.tsv.xz", "homeassistant.en-fr.tsv.xz", "wordnet_gloss8.tsv.xz"])
+LOADERS = {
+    "shakespeare.valid.txt.xz": lambda folder: load_text("valid", folder),
+    "tinyshakespeare.txt.xz": lambda folder: load_text("train", folder, "tinyshakespeare"),
+    "homeassistant.en-fr.tsv.xz": lambda folder: translation_pairs("french", folder),
+    "wordnet_gloss8.tsv.xz": glosses,
+    "synthetic_persona_chat.jsonl.xz": dialogues,
+}
+
+
+@pytest.mark.parametrize("name", LOADERS)
 def test_a_changed_word_is_noticed(tmp_path, name):
     raw = lzma.decompress((DATA / name).read_bytes())
-    (tmp_path / name).write_bytes(lzma.compress(raw.replace(b"the", b"teh", 1)))
-    load = {"homeassistant.en-de.tsv.xz": translation_pairs, "wordnet_gloss8.tsv.xz": lambda folder: glosses(folder)}
-    with pytest.raises(CorpusError, match=f"{name} is damaged, its sha256 is"):
-        load.get(name, lambda folder: translation_pairs("french", folder))(folder=tmp_path)
+    (tmp_path / name).write_bytes(lzma.compress(raw.replace(b"the", b"teh", 1), preset=0))
+    with pytest.raises(CorpusError, match=f"{name} is damaged or edited, its sha256 is"):
+        LOADERS[name](tmp_path)
 
 
 @pytest.mark.parametrize("damage", [damage_cut, damage_flip, damage_text, damage_empty])
@@ -124,7 +125,9 @@ def test_unknown_names_are_refused():
         load_text("dev")
     with pytest.raises(ValueError, match="'characters' or 'byte_pairs', not 'words'"):
         shakespeare("words")
-    with pytest.raises(ValueError, match="one of german, french, not 'English'"):
+    with pytest.raises(ValueError, match="'shakespeare' or 'tinyshakespeare', not 'plays'"):
+        shakespeare(corpus="plays")
+    with pytest.raises(ValueError, match="one of german, french, tatoeba, not 'English'"):
         translation_pairs("English")
 
 
@@ -136,41 +139,11 @@ def test_characters_round_trip_and_their_vocabulary(characters):
         assert tokenizer.decode(tokens) == load_text(split)
 
 
-def test_a_character_outside_the_training_split_is_named():
-    tokenizer = CharacterTokenizer("abc")
-    assert tokenizer.encode("cab").tolist() == [2, 0, 1]
-    with pytest.raises(ValueError, match="the vocabulary of 3 characters has no 'é'"):
-        tokenizer.encode("cabé")
-
-
-def test_byte_pairs_round_trip_any_text():
-    tokenizer = BytePairTokenizer(TEXT, 270)
-    assert tokenizer.vocab == 270
-    for text in (TEXT, "  two  spaces\n\n", "café and 中文", ""):
-        assert tokenizer.decode(tokenizer.encode(text)) == text
-    assert len(tokenizer.encode(TEXT)) < len(TEXT)
-    assert BytePairTokenizer("to be", 1000).vocab < 1000
-    with pytest.raises(ValueError, match="at least 256.*not 255"):
-        BytePairTokenizer(TEXT, 255)
-
-
-def test_byte_pairs_merge_the_most_frequent_pair_first():
-    tokenizer = BytePairTokenizer("cd cd cd ab ab ab ab", 257)
-    assert len(tokenizer.encode("ab")) == 1 and len(tokenizer.encode("cd")) == 2
-
-
-def test_byte_pairs_are_the_same_in_another_process():
-    code = "from synth_lib.text.corpora import *; print(BytePairTokenizer(load_text('test'), 1000).model.to_str())"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, cwd=DATA.parent)
-    here = BytePairTokenizer(load_text("test"), 1000).model.to_str()
-    assert run.stdout.decode("utf8").strip() == here
-
-
 def test_byte_pairs_see_the_training_split_alone(tmp_path, monkeypatch):
     texts = {"train": "aa aa aa", "valid": "bb bb bb bb bb", "test": "cc cc cc cc cc"}
     for split, text in texts.items():
         (tmp_path / f"shakespeare.{split}.txt.xz").write_bytes(lzma.compress(text.encode()))
-        monkeypatch.setitem(SHA256, split, hashlib.sha256(text.encode()).hexdigest())
+        monkeypatch.setitem(FILES, f"shakespeare.{split}.txt.xz", hashlib.sha256(text.encode()).hexdigest())
     _, splits = shakespeare("byte_pairs", vocab=258, folder=tmp_path)
     assert len(splits["train"]) < len("aa aa aa") and len(splits["valid"]) == len(texts["valid"])
     with pytest.raises(ValueError, match="has no 'b'"):
@@ -228,46 +201,43 @@ def german():
 
 @pytest.fixture(scope="module")
 def pairs():
-    return sentence_pairs(vocab=1000)
+    return sentence_pairs(vocab=260)
 
 
 def test_pairs_and_glosses_are_what_they_say():
     assert ("Connect to Cloudflare", "Mit Cloudflare verbinden") in translation_pairs("german")["train"]
+    assert ("My uncle runs a hotel.", "Mein Onkel hat ein Hotel.") in translation_pairs("tatoeba")["test"]
     assert ("Current gas usage", "Consommation de gaz actuelle") in translation_pairs("french")["train"]
     assert ("forepart of a hoof", GLOSS_CLASSES.index("body")) in glosses()["valid"]
     assert ("Italian composer of operas (1801-1835)", GLOSS_CLASSES.index("person")) in glosses()["train"]
     assert {label for _, label in glosses()["test"]} == set(range(8))
 
 
-@pytest.mark.parametrize("load", [translation_pairs, lambda: translation_pairs("french"), glosses])
+@pytest.mark.parametrize("load", [*(lambda texts=texts: translation_pairs(texts) for texts in TRANSLATIONS), glosses])
 def test_no_text_is_in_two_splits(load):
-    firsts = [{row[0].lower() for row in rows} for rows in load().values()]
+    firsts = [{" ".join(re.findall(r"\w+", row[0].lower())) for row in rows} for rows in load().values()]
     assert sum(map(len, firsts)) == len(set.union(*firsts))
 
 
-def test_no_text_can_turn_into_a_special_token():
-    names = ["<padding>", "<start>", "<end>", "<separator>"]
-    tokenizer = SpecialTokens(BytePairTokenizer(" ".join(names * 50), 320))
-    assert (tokenizer.padding, tokenizer.start, tokenizer.end, tokenizer.separator) == (0, 1, 2, 3)
-    for name in names:
-        tokens = tokenizer.encode(name)
-        assert tokens.min() >= 4 and tokens.dtype == torch.int64 and tokenizer.decode(tokens) == name
-    assert tokenizer.names(torch.tensor([0, 1, 2, 3])) == names
-    assert tokenizer.vocab == tokenizer.tokenizer.vocab + 4 <= 324
+def test_tiny_shakespeare_is_split_as_its_published_numbers_are():
+    """nanoGPT: characters 0 to int(0.9 * n) to train on, the others to measure on; 1,003,854 and 111,540 of them."""
+    text = lzma.decompress((DATA / "tinyshakespeare.txt.xz").read_bytes()).decode()
+    train, valid, test = (load_text(split, corpus="tinyshakespeare") for split in SPLITS)
+    assert valid + train == text[:1_003_854] and test == text[1_003_854:] and len(test) == 111_540
+    assert len(valid) == pytest.approx(0.05 * 1_003_854, abs=1)
+    tokenizer, splits = shakespeare(corpus="tinyshakespeare")
+    assert tokenizer.vocab == 65 and tokenizer.decode(splits["test"]) == test
 
 
-def test_special_tokens_are_left_out_of_the_text_and_the_first_end_ends_it():
-    tokenizer = SpecialTokens(WordTokenizer(["a b c"]))
-    a, b, c = tokenizer.encode("a b c").tolist()
-    assert (a, b, c) == (4, 5, 6) and tokenizer.vocab == 7
-    assert tokenizer.decode([1, a, 3, b, 0, 2, c, 2, 0]) == "a b"
-    assert tokenizer.decode([2]) == tokenizer.decode([]) == ""
-    assert tokenizer.names([1, c, 2]) == ["<start>", "c", "<end>"]
-    for wrong in (-1, 7):
-        with pytest.raises(ValueError, match=f"between 0 and 6, not {wrong}"):
-            tokenizer.decode([a, wrong])
-    with pytest.raises(ValueError, match="the vocabulary of 3 words has no 'd'"):
-        tokenizer.encode("a d")
+def test_dialogues_are_whole_and_share_no_person_with_the_test_split():
+    splits = dialogues()
+    people = {split: {frozenset(one) for chat in chats for one in chat.personas} for split, chats in splits.items()}
+    assert not people["test"] & (people["train"] | people["valid"])
+    turns = [tuple(chat.turns) for chats in splits.values() for chat in chats]
+    assert len(set(turns)) == len(turns)  # so no dialogue is in two splits
+    for chat in splits["valid"]:
+        assert len(chat.personas) == 2 and min(map(len, chat.personas)) >= 1 and len(chat.turns) >= 2
+        assert all(isinstance(text, str) and text for text in [*chat.turns, *sum(chat.personas, [])])
 
 
 def test_a_translation_corpus_keeps_every_pair_and_its_text(german):
@@ -282,16 +252,17 @@ def test_a_translation_corpus_keeps_every_pair_and_its_text(german):
 
 
 def test_a_maximum_length_drops_whole_examples_and_counts_them(german):
-    short = translation("german", vocab=1000, max_length=20)
-    for split, examples in german.splits.items():
-        kept = [max(map(len, pair)) + 1 <= 20 for pair in examples]
-        texts = [text for text, keep in zip(german.texts[split], kept, strict=True) if keep]
-        assert short.texts[split] == texts and short.dropped[split] == kept.count(False) > 0
+    some = {"valid": german.texts["valid"], "test": german.texts["test"]}
+    short = make_corpus(german.tokenizer, some, lambda pair: tuple(map(german.tokenizer.encode, pair)), 20)
+    for split, examples in ((split, german.splits[split]) for split in some):
+        fits = [max(map(len, pair)) + 1 <= 20 for pair in examples]
+        texts = [text for text, fit in zip(german.texts[split], fits, strict=True) if fit]
+        assert short.texts[split] == texts and short.dropped[split] == fits.count(False) > 0
         # An off-by-one would leave no pair that fills the 20 places.
         assert max(len(side) + 1 for pair in short.splits[split] for side in pair) == 20
     assert short.max_length == 20
     with pytest.raises(ValueError, match="max_length is 2, but every example of the split train is longer"):
-        translation("german", vocab=1000, max_length=2)
+        make_corpus(german.tokenizer, {"train": ["one two"]}, lambda text: (german.tokenizer.encode(text * 9), 0), 2)
     for wrong in (0, 2.5):
         with pytest.raises(ValueError, match="max_length is .* whole number"):
             make_corpus(german.tokenizer, {"train": ["a"]}, lambda text: (german.tokenizer.encode(text), 0), wrong)
@@ -300,7 +271,7 @@ def test_a_maximum_length_drops_whole_examples_and_counts_them(german):
 
 
 def test_a_classification_needs_no_place_for_a_special_token():
-    corpus = classification(vocab=1000)
+    corpus = classification(vocab=260)
     assert corpus.max_length == max(len(tokens) for some in corpus.splits.values() for tokens, _ in some)
     assert all(label == text[1] for (_, label), text in zip(corpus.splits["test"], corpus.texts["test"], strict=True))
     again = make_corpus(corpus.tokenizer, corpus.splits, lambda example: example, corpus.max_length - 1)
@@ -313,17 +284,15 @@ def test_the_vocabulary_comes_from_the_training_split_alone(tmp_path, monkeypatc
     rows += [("train", "plant", "xyxyxy ef"), *((split, kind, f"qzqz{number}") for split in ("valid", "test")
              for kind in ("plant", "animal") for number in range(9))]  # fmt: skip
     raw = "".join("\t".join(row) + "\n" for row in rows).encode()
-    (tmp_path / "file").write_bytes(lzma.compress(raw))
-    where = ("file", hashlib.sha256(raw).hexdigest())
-    monkeypatch.setattr("synth_lib.text.corpora.GLOSSES", where)
-    monkeypatch.setitem(TRANSLATIONS, "german", where)
+    for name in ("wordnet_gloss8.tsv.xz", TRANSLATIONS["german"]):
+        (tmp_path / name).write_bytes(lzma.compress(raw))
+        monkeypatch.setitem(FILES, name, hashlib.sha256(raw).hexdigest())
     tokenizer = load(vocab=261, folder=tmp_path).tokenizer
     assert len(tokenizer.encode("xyxy")) == 2 and len(tokenizer.encode("qzqz")) == 4
 
 
-def test_one_vocabulary_knows_both_languages():
-    tokenizer = translation("german", vocab=4000).tokenizer
-    assert len(tokenizer.encode(" the")) == len(tokenizer.encode(" nicht")) == 1
+def test_one_vocabulary_knows_both_languages(german):
+    assert len(german.tokenizer.encode(" the")) == len(german.tokenizer.encode(" nicht")) == 1
 
 
 def test_sentence_pairs_are_packed_and_rightly_labelled(pairs):
@@ -364,7 +333,7 @@ def test_sentence_pairs_depend_on_their_seed_and_never_repeat():
 
 
 def test_more_rounds_leave_the_validation_and_test_pairs_alone(pairs):
-    more = sentence_pairs(vocab=1000, rounds=2)
+    more = sentence_pairs(vocab=260, rounds=2)
     assert len(more.texts["train"]) == 2 * len(pairs.texts["train"])
     assert more.texts["valid"] == pairs.texts["valid"] and more.texts["test"] == pairs.texts["test"]
 
@@ -402,58 +371,3 @@ def test_a_classification_batch_has_labels():
     tokens, lengths, labels = classification_batch([(torch.tensor([4, 5]), 3), (torch.tensor([6]), 0)], tokenizer, 3)
     assert tokens.tolist() == [[4, 5, 0], [6, 0, 0]] and lengths.tolist() == [2, 1] and labels.tolist() == [3, 0]
     assert labels.dtype == torch.int64
-
-
-@pytest.mark.parametrize("seed", [None, 0, 1])
-def test_an_epoch_has_every_example_once_under_the_limit(german, seed):
-    examples = german.splits["valid"]
-    generator = None if seed is None else torch.Generator().manual_seed(seed)
-    epoch = list(batches(examples, 300, generator))
-    assert sorted(id(pair) for some in epoch for pair in some) == sorted(map(id, examples))
-    padded = [translation_batch(some, german.tokenizer) for some in epoch]
-    assert all(max(source.numel(), inputs.numel()) <= 300 for source, _, inputs, _ in padded)
-    # Alike in length: little is padding, and the batches are as full as they can be. Unsorted, most would be padding.
-    real = sum(max(len(source), len(target)) + 1 for source, target in examples)
-    assert real >= 0.85 * sum(max(source.numel(), inputs.numel()) for source, _, inputs, _ in padded)
-    assert len(epoch) <= 1.25 * real / 300
-
-
-def test_the_order_of_batches_depends_on_the_seed_alone(german):
-    examples = german.splits["valid"]
-
-    def order(generator):
-        return [[id(pair) for pair in some] for some in batches(examples, 300, generator)]
-
-    first, other = order(torch.Generator().manual_seed(0)), order(torch.Generator().manual_seed(1))
-    torch.manual_seed(5)
-    assert first == order(torch.Generator().manual_seed(0)) != other
-    assert {frozenset(some) for some in first} != {frozenset(some) for some in other}  # other companions as well
-    generator = torch.Generator().manual_seed(0)
-    assert order(generator) != order(generator)  # the second epoch has another order
-    assert order(None) == order(None)
-    rooms = [max(map(len, pair)) for some in batches(examples, 300) for pair in some]
-    assert rooms == sorted(rooms)
-    shuffled = [max(map(len, some[0])) for some in batches(examples, 300, torch.Generator().manual_seed(0))]
-    assert shuffled != sorted(shuffled)  # an epoch does not begin with the shortest
-
-
-def test_a_limit_below_the_longest_example_is_refused():
-    examples = [(torch.tensor([4] * 9), 0), (torch.tensor([4]), 1)]
-    with pytest.raises(ValueError, match="max_tokens is 8, but the longest example needs 9"):
-        list(batches(examples, 8))
-    assert [len(some) for some in batches(examples, 9)] == [1, 1] and list(batches([], 9)) == []
-
-
-def test_random_batches_have_one_shape_and_keep_rows_together(german):
-    everything = translation_batch(german.splits["valid"], german.tokenizer, length=german.max_length)
-    draws = [random_batch(everything, 16, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
-    source, lengths, inputs, targets = draws[0]
-    assert source.shape == inputs.shape == targets.shape == (16, german.max_length) and lengths.shape == (16,)
-    assert all(torch.equal(one, two) for one, two in zip(draws[0], draws[1], strict=True))
-    assert not torch.equal(source, draws[2][0])
-    known = {german.tokenizer.decode(one): german.tokenizer.decode(two) for one, two in german.splits["valid"]}
-    for row in range(16):
-        assert known[german.tokenizer.decode(source[row])] == german.tokenizer.decode(targets[row])
-        assert source[row, lengths[row] - 1] == german.tokenizer.end
-    rows = random_batch((torch.arange(5),), 200, torch.Generator().manual_seed(0))[0]
-    assert set(rows.tolist()) == set(range(5))

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections import Counter
+from functools import cache
 
 import jupytext
 import pytest
@@ -22,10 +23,17 @@ DEVIATIONS = [
 ]  # fmt: skip
 HEADING = re.compile(r"^(#{2,6}) (.+?)\s*$")
 
-every_entry = pytest.mark.parametrize("entry", LEDGER["entries"], ids=lambda entry: entry["name"])
-every_deviation = pytest.mark.parametrize("deviation", LEDGER["deviations"], ids=lambda entry: entry["name"])
 
 
+def name(entry):
+    return f"chapter_{entry['chapter'][:2]}-{entry['name']}"
+
+
+every_entry = pytest.mark.parametrize("entry", LEDGER["entries"], ids=name)
+every_deviation = pytest.mark.parametrize("deviation", LEDGER["deviations"], ids=name)
+
+
+@cache
 def cells(chapter):
     return jupytext.read(NOTEBOOKS / "src" / f"{chapter}.py", fmt="py:percent").cells
 

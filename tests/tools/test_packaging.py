@@ -6,6 +6,7 @@ from pathlib import Path
 import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 import synth_lib
 
@@ -24,8 +25,8 @@ def bounds(lines):
     return result
 
 
-def pins():
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf8").splitlines()
+def pins(file="constraints.txt"):
+    lines = (ROOT / file).read_text(encoding="utf8").splitlines()
     return bounds(line for line in lines if line and not line.startswith("#"))
 
 
@@ -55,6 +56,15 @@ def test_every_requirement_is_pinned_within_its_bound():
     for name, pin in pins().items():
         (part,) = pin
         assert part.operator == "==" and wanted[name].contains(part.version), name
+
+
+def test_the_lower_bounds_are_the_versions_that_are_tested():
+    wanted = bounds(PROJECT["dependencies"] + [line for extra in EXTRAS.values() for line in extra])
+    lowest = pins("constraints-lowest.txt")
+    assert set(lowest) == set(wanted)
+    for name, pin in lowest.items():
+        ((bound,), (part,)) = wanted[name], pin
+        assert part.operator == "==" and Version(part.version) == Version(bound.version), name
 
 
 def test_the_library_of_this_checkout_is_tested():

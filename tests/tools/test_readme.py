@@ -10,7 +10,7 @@ README = (ROOT / "README.md").read_text(encoding="utf8")
 CHAPTERS = sorted((ROOT / "notebooks" / "src").glob("*.py"))
 
 
-@pytest.mark.parametrize("source", CHAPTERS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("source", CHAPTERS, ids=lambda path: f"chapter_{path.stem}")
 def test_a_chapter_stands_in_the_table_with_its_minutes_and_level(source):
     head = source.read_text(encoding="utf8")[:2000]
     minutes = re.search(r"\*\*Time:\*\* about (\d+) minutes", head)[1]

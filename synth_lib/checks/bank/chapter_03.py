@@ -326,7 +326,7 @@ def _steps_inputs(draw):
             "factor": draw.integer(3, 12),
         }
         exact = _exact_steps(**inputs)
-        if 0.15 < exact % 1 < 0.4 and exact > 5:
+        if 0.15 < exact % 1 < 0.4 and exact > 40:  # of few steps, two mistakes can be the same whole number
             return inputs
 
 

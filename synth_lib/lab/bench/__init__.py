@@ -1,6 +1,6 @@
-"""Check and time the fast form of each S: `python -m synth_lib.lab.bench --suite attention --device cuda --minutes 4`.
+"""Check and time the fast form of each S: `python -m synth_lib.lab bench attention --device cuda --minutes 4`.
 
-Suites, or `all` for one after the other, which share the minutes:
+The name is one of these, or `all` for one after the other, which share the minutes:
 
     check      every fast form equals the plain one: values and gradients, masks, lengths, float64 to bfloat16
     train      a training step of a language model with each S, in tokens a second
@@ -34,7 +34,8 @@ import torch
 from torch.nn import functional as F
 
 from synth_lib.lab import measure
-from synth_lib.lab.bench.forms import SCORES, core_steps, cost, is_compiled, layer_steps
+from synth_lib.lab.bench.comparison import check
+from synth_lib.lab.bench.forms import all_scores, core_steps, cost, is_compiled, layer_steps
 from synth_lib.lab.train import write_whole
 from synth_lib.models import LanguageModel
 
@@ -72,7 +73,7 @@ class Bench:
     """
 
     def __init__(self, device, minutes, out=None, sizes=None, rounds=None):
-        self.device = usable(device)
+        self.device = check_device(device)
         self.cuda = self.device.type == "cuda"
         if self.device.index is not None and self.cuda:
             torch.cuda.set_device(self.device)  # what is said to be on "cuda" is on this card
@@ -121,11 +122,11 @@ class Bench:
             self.record["skipped"].append(what)
             return None
         try:
-            with warnings.catch_warnings(record=True) as heard:
+            with warnings.catch_warnings(record=True) as raised:
                 warnings.simplefilter("always")
                 made = make()
-            told = {str(warning.message) for warning in heard if "FlexAttention" in str(warning.message)}
-            self.record["failed"] += [{"what": what, "error": message} for message in sorted(told)]
+            messages = {str(warning.message) for warning in raised if "FlexAttention" in str(warning.message)}
+            self.record["failed"] += [{"what": what, "error": message} for message in sorted(messages)]
             return made
         except Exception as error:  # whatever a kernel or a compiler raises, the other forms are timed
             message = f"{type(error).__name__}: {error}"
@@ -139,21 +140,21 @@ class Bench:
     def times(self, steps, rounds=None):
         """As `measure.times`, and how many "rounds" were run."""
         seconds = max(0, self.seconds_left())
-        found = measure.measurements(steps, rounds=rounds or self.rounds, seconds=seconds, device=self.device)
-        return {name: measure.spread(some) | {"rounds": len(some)} for name, some in found.items()}
+        measured = measure.measurements(steps, rounds=rounds or self.rounds, seconds=seconds, device=self.device)
+        return {name: measure.spread(times) | {"rounds": len(times)} for name, times in measured.items()}
 
 
-def usable(device):
+def check_device(device):
     """The torch.device of this name, if it can be measured here, or a ValueError that says why not."""
     try:
-        found = torch.device(device)
+        usable = torch.device(device)
     except RuntimeError:
-        found = None
-    if found is None or found.type not in ("cpu", "cuda"):
+        usable = None
+    if usable is None or usable.type not in ("cpu", "cuda"):
         raise ValueError(f"The device is {device}, but has to be cpu, cuda, or one card, such as cuda:1.")
-    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+    if usable.type == "cuda" and (usable.index or 0) >= torch.cuda.device_count():
         raise ValueError(f"The device is {device}, but torch finds {torch.cuda.device_count()} CUDA devices here.")
-    return found
+    return usable
 
 
 def exit_status(record):
@@ -182,7 +183,7 @@ def attention(bench, compiled_ahead=False):
     for suite, make, group in GROUPS:
         ahead = compiled_ahead or bench.seconds_left() < 60
         if (suite, group) == ("core", "compiled") and bench.cuda and not ahead:
-            side_by_side(bench, compile_jobs(bench), seconds=min(90, bench.seconds_left() / 2))
+            run_beside(bench, compile_jobs(bench), seconds=min(90, bench.seconds_left() / 2))
         for sizes in bench.sizes["attention"]:
             for causal in (False, True):
                 measure_attention(bench, suite, make, group, sizes, causal)
@@ -193,14 +194,14 @@ def measure_attention(bench, suite, make, group, sizes, causal):
     groups = make(**sizes, causal=causal, device=bench.device, dtype=bench.dtype)
     if not groups[group]:
         return
-    said = f"length {sizes['length']}" + ", causal" * causal
+    sizes_name = f"length {sizes['length']}" + ", causal" * causal
     steps, counted = {}, {}
     for form, build in {"sdpa": groups["first"]["sdpa"], **groups[group]}.items():
         ready = partial(count, bench, build, group == "compiled" and form != "sdpa")
-        found = bench.attempt(f"{suite} {form}, {said}", ready, seconds=20 if group == "compiled" else 3)
-        if found:
-            steps[form], counted[form] = found
-    times = bench.attempt(f"times of {suite}, {group}, {said}", partial(bench.times, steps), seconds=1)
+        result = bench.attempt(f"{suite} {form}, {sizes_name}", ready, seconds=20 if group == "compiled" else 3)
+        if result:
+            steps[form], counted[form] = result
+    times = bench.attempt(f"times of {suite}, {group}, {sizes_name}", partial(bench.times, steps), seconds=1)
     rows = bench.record.setdefault(suite, [])
     for form in times or {}:
         if form == "sdpa" and group != "first":
@@ -237,13 +238,13 @@ def train(bench):
     sizes = bench.sizes["train"]
     tokens = torch.randint(sizes["vocab"], (sizes["batch"], sizes["length"] + 1), device=bench.device)
     steps, counted = {}, {}
-    scores = sorted(SCORES, key=lambda score: is_compiled(score, sizes["length"], bench.device))
+    scores = sorted(all_scores(), key=lambda score: is_compiled(score, sizes["length"], bench.device))
     for score in scores:
         compiled = is_compiled(score, sizes["length"], bench.device)
         ready = partial(count, bench, partial(training_step, bench, score, tokens, **sizes), compiled)
-        found = bench.attempt(f"train {score}", ready, seconds=20 if compiled else 5)
-        if found:
-            steps[score], counted[score] = found
+        result = bench.attempt(f"train {score}", ready, seconds=20 if compiled else 5)
+        if result:
+            steps[score], counted[score] = result
     times = bench.times(steps)
     rows = bench.record.setdefault("train", [])
     for score in steps:
@@ -280,10 +281,10 @@ def decode(bench, rounds=3):
     """
     sizes = bench.sizes["decode"]
     writers, counted, seconds = {}, {}, 0
-    for score in SCORES:
-        found = bench.attempt(f"decode {score}", partial(writer, bench, score, **sizes), seconds=3)
-        if found:
-            writers[score], counted[score], one_token = found
+    for score in all_scores():
+        result = bench.attempt(f"decode {score}", partial(writer, bench, score, **sizes), seconds=3)
+        if result:
+            writers[score], counted[score], one_token = result
             seconds += one_token
     calls = rounds + 3  # two to warm up, and one to spare
     written = int(bench.seconds_left() / (calls * max(seconds, 1e-6)))
@@ -320,13 +321,54 @@ def writer(bench, score, d_model, head, layer, length, batch, vocab):
     return write, {"cache_bytes": sum(cache.bytes for cache in caches), "launches": launches}, seconds
 
 
-# The command
+# The suites, and the programs beside this one
+
+
+def refuse_wrong_names(bench, suite, only):
+    """A ValueError if --only names what this suite does not know, or is missing."""
+    if suite == "compile":
+        known = [job[-1] for job in compile_jobs(bench)]
+        if not known:
+            raise ValueError(f"compile has nothing to compile on the device {bench.device}.")
+        if not only:
+            raise ValueError(f"compile needs --only with one of: {'; '.join(known)}.")
+    elif suite in ("check", "all"):
+        known = all_scores()
+    elif only:
+        raise ValueError(f"--only is for the suites check and compile, not for {suite}.")
+    for name in only or []:
+        if name not in known:
+            raise ValueError(f"--only is {name}, but {suite} knows: {'; '.join(known)}.")
+
+
+def run_suites(bench, suites, only=None):
+    """The suites one after the other, each with its share of the minutes; only: what is checked, or compiled."""
+    if suites == ["compile"]:
+        for which in only:
+            compile_ahead(bench, which)
+        bench.save()
+        return
+    if suites != ["check"]:
+        bench.record["machine"] = measure.machine(bench.device, bench.dtype)
+    ahead = bench.cuda and suites[0] == "check" and "attention" in suites  # while the check leaves the GPU half idle
+    for number, suite in enumerate(suites):
+        bench.start(suites[number:])
+        if suite == "check" and bench.cuda and not only:
+            jobs = [["check", "--only", score] for score in all_scores()]
+            run_beside(bench, jobs + (compile_jobs(bench) if ahead else []), bench.seconds_left())
+        elif suite == "check":
+            check(bench, only)
+        elif suite == "attention":
+            attention(bench, compiled_ahead=ahead)
+        else:
+            bench.attempt(suite, partial({"train": train, "decode": decode}[suite], bench))
+        bench.save()
 
 
 def compile_jobs(bench):
     forms = core_steps(**bench.sizes["attention"][0], causal=False, device=bench.device, dtype=bench.dtype)["compiled"]
     each = [f"{form},{index}" for form in forms for index in range(len(bench.sizes["attention"]))]
-    return [["--suite", "compile", "--only", which] for which in each]
+    return [["compile", "--only", which] for which in each]
 
 
 def compile_ahead(bench, which):
@@ -342,7 +384,7 @@ def compile_ahead(bench, which):
         bench.attempt(what, partial(count, bench, groups["compiled"][form], compiled=True))
 
 
-def side_by_side(bench, jobs, seconds):
+def run_beside(bench, jobs, seconds):
     """Run this program once for each job, all at the same time, and gather what they recorded. Nothing is timed.
 
     After `seconds` all have ended: the programs stop 20 seconds before by themselves.
@@ -353,8 +395,8 @@ def side_by_side(bench, jobs, seconds):
         try:
             for number, options in enumerate(jobs):
                 out = Path(folder) / f"{number}.json"
-                command = [sys.executable, "-m", "synth_lib.lab.bench", "--device", str(bench.device)]
-                command += ["--out", str(out), "--minutes", str(max(10, seconds - 20) / 60), *options]
+                command = [sys.executable, "-m", "synth_lib.lab", "bench", *options, "--device", str(bench.device)]
+                command += ["--out", str(out), "--minutes", str(max(10, seconds - 20) / 60)]
                 environment = os.environ | {"TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1"}
                 running.append((options, out, subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)))
             for options, out, process in running:
@@ -367,7 +409,7 @@ def side_by_side(bench, jobs, seconds):
 
 
 def gather(bench, options, out, process, until):
-    """Wait for a program of `side_by_side`, at the longest until then, and add what it recorded to the record."""
+    """Wait for a program of `run_beside`, at the longest until then, and add what it recorded to the record."""
     try:
         process.wait(max(1, until - time.perf_counter()))
     except subprocess.TimeoutExpired:
@@ -377,14 +419,14 @@ def gather(bench, options, out, process, until):
         status = None
     else:
         status = process.returncode
-    found = json.loads(out.read_text(encoding="utf8")) if out.exists() else {"failed": [], "skipped": []}
+    result = json.loads(out.read_text(encoding="utf8")) if out.exists() else {"failed": [], "skipped": []}
     for kind in ("failed", "skipped"):
-        bench.record[kind] += found[kind]
-    crashed = status not in (None, exit_status(found))
+        bench.record[kind] += result[kind]
+    crashed = status not in (None, exit_status(result))
     if crashed:
         bench.record["failed"].append({"what": " ".join(options), "error": f"ended with {status}"})
     if "check" in options:
         counted = bench.checked()
-        for kind, number in found.get("check", {}).items():
+        for kind, number in result.get("check", {}).items():
             counted[kind] += number
         counted["failed"] += crashed

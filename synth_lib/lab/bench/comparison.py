@@ -5,35 +5,35 @@ from functools import partial
 import torch
 
 from synth_lib import masks
-from synth_lib.lab.bench.forms import SCORES, is_compiled, make_layer
+from synth_lib.lab.bench.forms import all_scores, is_compiled, make_layer
 
 LIMITS = {torch.float64: 1e-9, torch.float32: 2e-5, torch.bfloat16: 1e-2}
 MASKS = ["none", "right", "left", "shared"]
 
 
-def check(bench, scores=SCORES):
+def check(bench, scores=None):
     """Every fast form against the plain one in float64: in the record the "cases" that were compared, how many of them
-    are "wrong", and how many "failed" before; what is wrong or failed is told among the record's failed.
+    are "wrong", and how many "failed" before; what is wrong or failed is among the record's failed.
 
     An error is the distance of all numbers of y, or of a gradient, relative to their size. It may be at most the
     limit of the dtype, or twice that of the plain form in the same dtype.
     """
     counted = bench.checked()
-    for score, dtype, length, mask, causal, bias in cases(scores, bench.device):
+    for score, dtype, length, mask, causal, bias in cases(scores or all_scores(), bench.device):
         what = f"check {score}, {dtype}, length {length}, mask {mask}" + ", causal" * causal
         what += "" if bias else ", without biases"
         if bench.seconds_left() < 5:
             bench.record["skipped"].append(f"{what}, and what comes after it")
             break
         case = partial(check_case, score, dtype, length, mask, causal, bias, device=bench.device)
-        found = bench.attempt(what, case, seconds=0)
-        if found is None:
+        result = bench.attempt(what, case, seconds=0)
+        if result is None:
             counted["failed"] += 1
         else:
             counted["cases"] += 1
-            counted["wrong"] += not found["right"]
-            if not found["right"]:
-                error = f"wrong: error {found['error']:.1e}, limit {found['limit']:.1e}, plain {found['plain']:.1e}"
+            counted["wrong"] += not result["right"]
+            if not result["right"]:
+                error = f"wrong: error {result['error']:.1e}, limit {result['limit']:.1e}, plain {result['plain']:.1e}"
                 bench.record["failed"].append({"what": what, "error": error})
         bench.save()
 
@@ -75,26 +75,26 @@ def check_case(score, dtype, length, mask, causal, bias, *, device, head=3, batc
 
     def results(layer, dtype, need_weights):
         poison(device)
-        given = x.to(dtype).requires_grad_()
-        y, _ = layer(given, allowed, need_weights=need_weights)
+        inputs = x.to(dtype).requires_grad_()
+        y, _ = layer(inputs, allowed, need_weights=need_weights)
         trained = [parameter for parameter in layer.parameters() if parameter.requires_grad]
-        gradients = torch.autograd.grad(y, [given, *trained], upstream.to(dtype))
+        gradients = torch.autograd.grad(y, [inputs, *trained], upstream.to(dtype))
         return [tensor.double() for tensor in (y, *gradients)]
 
     wanted = results(exact, torch.float64, True)
     size = max(tensor.norm().item() for tensor in wanted)
 
-    def error(found):
+    def error(tensors):
         """A gradient that is 0 but for rounding, as that of a bias of keys, counts beside the largest one."""
-        some = [
+        errors = [
             (one - other).norm().item() / (other.norm().item() + 0.1 * size)
-            for one, other in zip(found, wanted, strict=True)
+            for one, other in zip(tensors, wanted, strict=True)
         ]
-        return max(some) if all(tensor.isfinite().all() for tensor in found) else float("inf")
+        return max(errors) if all(tensor.isfinite().all() for tensor in tensors) else float("inf")
 
-    found, plain = error(results(layer, dtype, False)), error(results(layer, dtype, True))
+    fast, plain = error(results(layer, dtype, False)), error(results(layer, dtype, True))
     limit = max(LIMITS[dtype], 2 * plain)
-    return {"error": found, "plain": plain, "limit": limit, "right": found <= limit}
+    return {"error": fast, "plain": plain, "limit": limit, "right": fast <= limit}
 
 
 def poison(device):

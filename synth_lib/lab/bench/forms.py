@@ -20,21 +20,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from synth_lib import fast, masks
 from synth_lib.attention import Attention
-from synth_lib.lab.bench.plainest import expanded, plainest
-from synth_lib.scores import make_score
+from synth_lib.lab.bench.plainest import expanded, knows, plainest
+from synth_lib.scores import SCORES, make_score
 
-SCORES = [
-    "dot_product",
-    "dense",
-    "random",
-    "fixed_random",
-    "factorized_dense",
-    "factorized_random",
-    "random + dot_product",
-    "dense + dot_product",
-    "random + dense",
-]
-SHARED = ["random", "fixed_random", "factorized_random"]  # one map serves the batch
+
+def all_scores():
+    """Every S that has a name, and three mixtures."""
+    return [*SCORES, "random + dot_product", "dense + dot_product", "random + dense"]
+
+
 RANK = 8  # of Factorized Random
 
 
@@ -45,7 +39,7 @@ def make_layer(score, head, d_head, length, **options):
 def is_compiled(score, length, device):
     """Whether the fast form of this S is compiled, for inputs of this length."""
     x = torch.empty(1, length, 1, device=device)
-    return fast.form(make_layer(score, 1, 8, length).score, x, causal=True) == "score_mod"
+    return fast.choose(make_layer(score, 1, 8, length).score, x, length, causal=True) == "flex"
 
 
 def core_steps(head, d_head, length, batch, causal, device, dtype):
@@ -74,7 +68,7 @@ def core_steps(head, d_head, length, batch, causal, device, dtype):
     def by(backend, query, key, value, scale=1.0):
         """torch's attention by one of its kernels, or by that which it chooses."""
         with sdpa_kernel(getattr(SDPBackend, backend)) if backend else nullcontext():
-            return fast.attend(query, key, value, None, causal, scale)
+            return fast.sdpa(query, key, value, None, causal, scale)
 
     def values_of_one_map():
         leaf = parameter(head * d_head, batch * length)
@@ -82,7 +76,7 @@ def core_steps(head, d_head, length, batch, causal, device, dtype):
 
     def random():
         R, (value, v) = parameter(head, length, length), values_of_one_map()
-        return step(lambda: fast.one_map(R, None, value, None, causal), R, v)
+        return step(lambda: fast.one_map(R, value, causal=causal), R, v)
 
     def random_expanded():
         R, (value, v) = parameter(1, head, length, length), tokens()
@@ -90,7 +84,7 @@ def core_steps(head, d_head, length, batch, causal, device, dtype):
 
     def factorized_random():
         R1, R2, (value, v) = parameter(head, length, RANK), parameter(head, length, RANK), values_of_one_map()
-        return step(lambda: fast.one_map(R1, R2, value, None, causal), R1, R2, v)
+        return step(lambda: fast.one_map(R1 @ R2.mT, value, causal=causal), R1, R2, v)
 
     def factorized_random_as_keys():
         (R1, R2), (value, v) = (parameter(1, head, length, RANK) for _ in range(2)), tokens()
@@ -120,7 +114,7 @@ def core_steps(head, d_head, length, batch, causal, device, dtype):
         def forward():
             query = torch.cat([q1, q2], dim=-1)
             key = torch.cat([k1, W2.expand(batch, -1, -1, -1)], dim=-1)
-            return fast.attend(query, key, value, None, causal)
+            return fast.sdpa(query, key, value, None, causal)
 
         return step(forward, leaf, k, h, W2, v)
 
@@ -224,12 +218,14 @@ def layer_steps(head, d_head, length, batch, causal, device, dtype):
         inputs = [x, *(parameter for parameter in layer.parameters() if parameter.requires_grad)]
         return lambda: torch.autograd.grad(forward(layer, x), inputs, upstream)
 
-    fast_forms = {score: partial(step, score, fastest) for score in SCORES[1:]}
+    fast_forms = {score: partial(step, score, fastest) for score in all_scores() if score != "dot_product"}
     others = {}
-    for score in SCORES:
+    for score in all_scores():
         others[f"{score}, plain"] = partial(step, score, plain)
-        others[f"{score}, plainest"] = partial(step, score, plainest)
-        if score in SHARED:
+        module = make_score(score, head * d_head, head, length)
+        if knows(module):
+            others[f"{score}, plainest"] = partial(step, score, plainest)
+        if knows(module) and not module.reads_tokens:
             others[f"{score}, expanded"] = partial(step, score, expanded)
     first = {"sdpa": partial(step, "dot_product", fastest)}
     first["value and output"] = partial(step, "fixed_random", value_and_output)
@@ -277,7 +273,7 @@ def cost(form, head, d_head, length, batch, causal, item, device="cpu"):
     features = {"dense": d_head + 8, "dense + dot_product": 2 * d_head + 8, "random + dense": d_head + 8}
     features |= {"dense + dot_product without bias": 2 * d_head, "factorized_dense": 16}
     width = features.get(form.split(",")[0], d_head)
-    # On a CPU the kernel wants as many features in the values; `fast.attend` fills them up.
+    # On a CPU the kernel wants as many features in the values; `fast.sdpa` fills them up.
     values = width if device == "cpu" or "padded values" in form else d_head
     fused = 2 * pairs * (4 * width + 3 * values), item * one * (6 * width + 6 * values)
     if form.startswith("random +"):

@@ -71,6 +71,11 @@ def mixture(score, x):
     return sum(alpha[number] * scores(part, x) for number, part in enumerate(score.parts))
 
 
+def knows(score):
+    """Whether this S is written here."""
+    return type(score) in PLAINEST and all(knows(part) for part in getattr(score, "parts", ()))
+
+
 PLAINEST = {
     DotProduct: dot_product,
     Dense: dense,

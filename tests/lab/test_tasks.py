@@ -1,0 +1,349 @@
+"""The tasks of chapter 13 against loops by hand, and against models that know some answers by heart."""
+
+from collections import Counter
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from synth_lib.attention import Attention
+from synth_lib.lab import tasks
+from synth_lib.lab.suites import experiment
+from synth_lib.lab.tasks import Examples, make_task, run_experiment
+from synth_lib.lab.train import Settings, mean_loss, train
+from synth_lib.text import corpora
+
+CPU = torch.device("cpu")
+GRAMMAR = {"train": 80, "valid": 30, "test": 40, "unseen": 10}
+SMALL = {"d_model": 12, "head": 2, "layer": 1, "score": "dot_product"}
+LANGUAGE_MODEL = {"tokens": "characters", "windows": 4, "length": 16}
+
+
+@pytest.fixture(scope="module")
+def translation():
+    return make_task("translation, grammar", CPU, **GRAMMAR)
+
+
+@pytest.fixture
+def few_glosses(monkeypatch):
+    """A few definitions of each class: the task is the same, and made at once."""
+    everything = corpora.glosses()
+    sizes = {"train": 6, "valid": 4, "test": 5}
+
+    def glosses(folder=None):
+        return {
+            split: [row for label in range(8) for row in [row for row in rows if row[1] == label][: sizes[split]]]
+            for split, rows in everything.items()
+        }
+
+    monkeypatch.setattr(corpora, "glosses", glosses)
+
+
+def classification(name, **options):
+    return make_task.__wrapped__(name, CPU, vocab=300, **options)
+
+
+# Losses
+
+
+def log_probabilities(task, model, batch):
+    """[(log-probabilities of all tokens, target), ...] of every real token of a batch, each sentence by itself."""
+    found = []
+    for source, length, inputs, targets in zip(*batch, strict=True):
+        real = int((targets != task.tokenizer.padding).sum())
+        logits = model(source[None, :length], inputs[None, :real])[0]
+        found += [(row.log_softmax(dim=-1), int(target)) for row, target in zip(logits, targets[:real], strict=True)]
+    return found
+
+
+def padded_batches(task):
+    """Two batches of sentences of different lengths, with another number of tokens for each sentence."""
+    lengths = task.splits["valid"].size.argsort()
+    return [task.splits["valid"].batch(rows) for rows in (lengths[[0, 1, 2, 20]], lengths[[-1, -2]])]
+
+
+@torch.no_grad()
+def test_the_loss_of_a_translation_is_the_mean_over_its_real_tokens(translation):
+    torch.manual_seed(1)
+    model = translation.build(**SMALL, max_length=15).eval()
+    batch = padded_batches(translation)[0]
+    assert (batch[3] == translation.tokenizer.padding).any()
+    rows = log_probabilities(translation, model, batch)
+    by_hand = -sum(row[target] for row, target in rows) / len(rows)
+    torch.testing.assert_close(translation.loss(model, *batch), by_hand)
+    smooth = -sum(0.9 * row[target] + 0.1 * row.mean() for row, target in rows) / len(rows)
+    torch.testing.assert_close(translation.loss(model.train(), *batch), smooth)
+
+
+@torch.no_grad()
+def test_nats_per_token_counts_tokens_and_not_sentences(translation):
+    torch.manual_seed(1)
+    model = translation.build(**SMALL, max_length=15).eval()
+    for parameter in model.parameters():
+        parameter.mul_(3)  # long and short sentences have another loss
+    batches = padded_batches(translation)
+    rows = [log_probabilities(translation, model, batch) for batch in batches]
+    sums = [-sum(float(row[target]) for row, target in some) for some in rows]
+    over_tokens = sum(sums) / sum(map(len, rows))
+    over_sentences = (4 * sums[0] / len(rows[0]) + 2 * sums[1] / len(rows[1])) / 6
+    assert abs(over_tokens - over_sentences) > 1e-3
+    assert mean_loss(model, translation.loss, batches, translation.count) == pytest.approx(over_tokens, rel=1e-5)
+    settings = Settings(steps=1, batch=4)
+    with torch.enable_grad():
+        record = train(
+            model, translation.batches(4), batches, settings, config={}, loss=translation.loss,
+            count=translation.count, device="cpu", progress=False,
+        )  # fmt: skip
+    assert record["curve"][0]["loss"] == pytest.approx(over_tokens, rel=1e-5)
+
+
+def test_the_loss_at_a_length_is_that_of_the_windows_cut_to_it():
+    task = make_task("language model", CPU, **LANGUAGE_MODEL)
+    torch.manual_seed(0)
+    model = task.build(**SMALL, max_length=16).eval()
+    _, splits = corpora.shakespeare()
+    inputs, targets = corpora.evaluation_windows(splits["valid"], 16, 4)
+    expected = {}
+    with torch.no_grad():
+        for length in (16, 8, 4, 2):
+            losses = [
+                F.cross_entropy(model(inputs[:, start : start + length]).mT, targets[:, start : start + length])
+                for start in range(0, 16, length)
+            ]
+            expected[str(length)] = pytest.approx(sum(losses).item() / len(losses), abs=2e-5)
+        assert task.measure(model) == {"loss_at_length": expected}
+        inputs, targets = corpora.evaluation_windows(splits["test"], 16, 4)
+        by_hand = F.cross_entropy(model(inputs).mT, targets).item()
+    assert mean_loss(model, task.loss, task.test) == pytest.approx(by_hand, rel=1e-5)
+
+
+@pytest.mark.parametrize(("train_on", "parts"), [("train", ["train"]), ("train and valid", ["train", "valid"])])
+def test_a_language_model_trains_on_the_text_that_is_named(train_on, parts):
+    _, splits = corpora.shakespeare(corpus="tinyshakespeare")
+    task = make_task("language model", CPU, **LANGUAGE_MODEL, corpus="tinyshakespeare", train_on=train_on)
+    assert torch.equal(task.text, torch.cat([splits[part] for part in parts]))
+    for options in ({"corpus": "bible"}, {"train_on": "test"}):
+        with pytest.raises(ValueError, match=f"{next(iter(options))} must be "):
+            make_task("language model", CPU, **LANGUAGE_MODEL, **options)
+
+
+# Models that know answers by heart
+
+
+class Translator:
+    """Knows some pairs by heart; anything else it translates as one word."""
+
+    max_length = 15
+
+    def __init__(self, task, splits):
+        self.task, self.target_of = task, {}
+        for texts in splits:
+            for source, target in texts:
+                encoded = task.tokenizer.encode(source).tolist()
+                self.target_of[tuple(encoded)] = task.tokenizer.encode(target)
+        self.unknown = task.tokenizer.encode(task.texts["train"][0][1].split()[0])
+
+    def translate(self, source, lengths, *, start, end, count):
+        assert count == self.max_length and (source[torch.arange(len(source)), lengths - 1] == end).all()
+        known = [tuple(row[: length - 1].tolist()) for row, length in zip(source, lengths, strict=True)]
+        return [torch.cat([self.target_of.get(row, self.unknown), torch.tensor([end])]) for row in known]
+
+
+def test_a_translator_is_measured_on_the_test_texts_in_their_order(translation):
+    texts = translation.texts
+    test_sources = {source for source, _ in texts["test"]}
+    assert len(test_sources) == 40 and not test_sources & {source for source, _ in texts["train"] + texts["valid"]}
+    found = translation.measure(Translator(translation, [texts["test"], texts["unseen"]]))
+    assert found["exact_match"] == 1 and found["bleu"] == pytest.approx(100)
+    assert found["phenomena"]["all"] == (40, 40) and found["unseen"] == (10, 10)
+    found = translation.measure(Translator(translation, [texts["train"], texts["valid"], texts["test"][7:17]]))
+    assert found["exact_match"] == 10 / 40 and found["bleu"] < 60
+
+
+class Reader:
+    """Knows the labels of some texts by heart; of any other it says 0."""
+
+    def __init__(self, task, splits):
+        self.task, self.label_of = task, {}
+        for split in splits:
+            for _, (tokens, lengths, labels) in task.splits[split].in_order(3):
+                for row, length, label in zip(tokens, lengths, labels, strict=True):
+                    self.label_of[tuple(row[:length].tolist())] = int(label)
+
+    def __call__(self, tokens, lengths):
+        rows = [tuple(row[:length].tolist()) for row, length in zip(tokens, lengths, strict=True)]
+        return F.one_hot(torch.tensor([self.label_of.get(row, 0) for row in rows]), self.task.classes).float()
+
+
+@pytest.mark.parametrize("name", ["classification", "sentence pairs"])
+def test_a_classifier_is_measured_on_texts_that_it_has_not_seen(few_glosses, name):
+    task = classification(name)
+    labels = torch.cat([labels for _, (_, _, labels) in task.splits["test"].in_order(7)])
+    share = (labels == 0).float().mean().item()
+    found = task.measure(Reader(task, ["train", "valid"]))
+    assert found == {"accuracy": pytest.approx(share, abs=1e-4), "valid_accuracy": 1.0} and 0 < share < 1
+    assert task.measure(Reader(task, ["test"]))["accuracy"] == 1
+    assert len(labels.unique()) == task.classes == {"classification": 8, "sentence pairs": 2}[name]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["classification", "sentence pairs"])
+def test_the_loss_of_a_classifier_does_not_read_padding(few_glosses, name):
+    task = classification(name)
+    torch.manual_seed(0)
+    model = task.build(**SMALL, max_length=int(max(split.size.max() for split in task.splits.values()))).eval()
+    tokens, lengths, labels = task.splits["train"].batch(torch.tensor([0, 5, 9, 20]))
+    assert len(lengths.unique()) > 1 and tokens.shape[1] == lengths.max()
+    alone = [
+        F.cross_entropy(model(row[None, :length]), label[None])
+        for row, length, label in zip(tokens, lengths, labels, strict=True)
+    ]
+    torch.testing.assert_close(task.loss(model, tokens, lengths, labels), sum(alone) / 4)
+
+
+def test_a_translation_of_interface_texts_has_its_two_languages_and_no_maps(monkeypatch):
+    splits = ("train", "valid", "test")
+    texts = {split: [(f"{split} one {n}", f"{split} eins {n}") for n in range(5)] for split in splits}
+    monkeypatch.setattr(corpora, "translation_pairs", lambda *arguments: texts)
+    task = make_task.__wrapped__("translation, German", CPU, language="german", vocab=300)
+    assert task.record_maps is None and task.texts == texts
+    found = task.measure(Translator(task, [texts["test"]]))
+    assert found["exact_match"] == 1 and "phenomena" not in found
+
+
+# Batches
+
+
+def rows_of(task, steps, size, seed=0):
+    get_batch, generator = task.batches(size), torch.Generator().manual_seed(seed)
+    return [tuple(row.tolist()) for step in range(steps) for row in get_batch(generator, step)[0]]
+
+
+def test_an_epoch_holds_each_source_of_the_training_split_once(translation):
+    sources = Counter(tuple(translation.tokenizer.encode(source).tolist()) for source, _ in translation.texts["train"])
+    for steps in (8, 16):
+        drawn = rows_of(translation, steps, 10)
+        ends = translation.tokenizer.end, translation.tokenizer.padding
+        seen = Counter(tuple(token for token in row if token not in ends) for row in drawn)
+        assert seen == Counter({source: number * steps // 8 for source, number in sources.items()})
+
+
+def test_a_batch_is_cut_to_its_longest_example(translation):
+    for _, (source, source_lengths, inputs, targets) in translation.splits["test"].in_order(7):
+        real = (targets != translation.tokenizer.padding).sum(dim=1)
+        assert source.shape[1] == source_lengths.max() and inputs.shape[1] == targets.shape[1] == real.max()
+        assert (source[torch.arange(len(source)), source_lengths - 1] == translation.tokenizer.end).all()
+
+
+def numbered(count=40):
+    """A model of one number, and examples that are their own numbers."""
+    examples = Examples([(torch.arange(count)[:, None], None)], torch.ones(count, 1, dtype=torch.int64), CPU)
+    model = torch.nn.Linear(1, 1, bias=False)
+    return model, examples
+
+
+def train_numbered(steps, batches, folder=None, resume=False, seen=None, stop=None):
+    torch.manual_seed(0)
+    model, examples = numbered()
+    get_batch = batches(examples)
+
+    def loss(model, numbers):
+        if model.training:
+            seen.extend(numbers[:, 0].tolist())
+            if stop == len(seen):
+                raise KeyboardInterrupt
+        return model(numbers.float()).pow(2).mean() / 1000
+
+    settings = Settings(steps=steps, batch=8, evaluate_every=2)
+    return train(
+        model, get_batch, [examples.batch(torch.arange(4))], settings, config={}, loss=loss, device="cpu",
+        folder=folder, resume=resume, progress=False,
+    )  # fmt: skip
+
+
+def test_a_run_that_is_resumed_goes_on_in_its_epoch(tmp_path):
+    """40 examples, 5 batches of 8: what was seen before the break is not seen again, and the order is the same."""
+    whole, broken, rest = [], [], []
+    expected = train_numbered(10, lambda examples: examples.batches(8), seen=whole)
+    with pytest.raises(KeyboardInterrupt):
+        train_numbered(10, lambda examples: examples.batches(8), tmp_path, seen=broken, stop=24)
+    record = train_numbered(10, lambda examples: examples.batches(8), tmp_path, resume=True, seen=rest)
+    assert broken[:16] + rest == whole and sorted(whole[:40]) == sorted(whole[40:]) == list(range(40))
+    assert whole[:40] != whole[40:]  # another epoch, another order
+    assert record["curve"] == expected["curve"]
+
+
+def test_a_checkpoint_of_another_order_is_refused(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        train_numbered(10, lambda examples: examples.batches(8), tmp_path, seen=[], stop=24)
+
+    def another_order(examples):
+        get_batch = examples.batches(8)
+        return lambda generator, step: get_batch(generator, step + 1)
+
+    with pytest.raises(ValueError, match="with first training batch = .*: use the same as before, or start again in"):
+        train_numbered(10, another_order, tmp_path, resume=True, seen=[])
+
+
+def test_the_order_of_the_data_is_that_of_the_seed():
+    task = make_task("language model", CPU, **LANGUAGE_MODEL)
+    assert rows_of(task, 2, 4) == rows_of(task, 2, 4) != rows_of(task, 2, 4, seed=1)
+
+
+# One run
+
+
+class Watched:
+    """A language model's task that notes where it is called."""
+
+    record_maps, unit, count = None, "nats per token", None
+
+    def __init__(self):
+        self.task, self.seen = make_task("language model", CPU, **LANGUAGE_MODEL), []
+        self.build, self.batches, self.valid, self.test = (
+            self.task.build, self.task.batches, self.task.valid, self.task.test,
+        )  # fmt: skip
+
+    def loss(self, model, *batch):
+        self.seen.append(("training" if model.training else "evaluation", kernels(model)))
+        return self.task.loss(model, *batch)
+
+    def measure(self, model):
+        self.seen.append(("measured in training" if model.training else "measured in evaluation", kernels(model)))
+        return {}
+
+
+def kernels(model):
+    return {layer.kernel for layer in model.modules() if isinstance(layer, Attention)}
+
+
+def test_in_a_run_each_layer_is_plain_and_metrics_are_measured_in_evaluation(monkeypatch):
+    task = Watched()
+
+    monkeypatch.setattr(tasks, "make_task", lambda name, device, **options: task)
+    settings = {
+        "data": {}, "model": SMALL | {"max_length": 16}, "settings": {"steps": 3, "batch": 2, "evaluate_every": 2}
+    }  # fmt: skip
+    result = run_experiment(experiment("language model", "Dense"), settings, CPU)
+    assert all(names == {"plain"} for _, names in task.seen)
+    kinds = [kind for kind, _ in task.seen]
+    assert kinds.count("training") == 3 and kinds[-1] == "measured in evaluation"
+    assert result["curve"][-1] == [3, result["metrics"]["loss"]] and result["metrics"]["test_loss"] > 0
+    assert result["tokens_per_second"] == pytest.approx(3 * 2 * 16 / result["training_seconds"], rel=0.5)
+
+
+def test_histograms_sum_to_one_and_leave_out_what_may_not_be_attended_to():
+    weights = torch.tensor([0.0, 0.0, 1.0, 0.5, 0.00005])
+    found = tasks.histogram(weights)
+    assert len(found) == len(tasks.EDGES) == 21 and sum(found) == pytest.approx(1, abs=1e-3)
+    assert found[0] == found[-1] == pytest.approx(1 / 3, abs=1e-4)  # up to 0.0001, and the bin that ends at 1
+    assert tasks.histogram(torch.full((1, 2, 3, 4), 0.25))[tasks.EDGES.index(0.2511886)] == 1
+
+
+def test_maps_are_recorded_of_sentences_without_padding(translation):
+    torch.manual_seed(0)
+    histograms, maps = translation.record_maps(translation.build(**SMALL, max_length=15).eval())
+    assert {where: len(layers) for where, layers in histograms.items()} == {"encoder": 1, "decoder": 1, "cross": 1}
+    assert "<padding>" not in maps["source"] + maps["target"]
+    assert torch.tensor(maps["cross"]).shape == (2, len(maps["target"]), len(maps["source"]))
+    assert all(abs(sum(row) - 1000) < 20 for row in maps["encoder"][0])
