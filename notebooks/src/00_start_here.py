@@ -57,25 +57,25 @@ NEEDED = {"torch": "2.6", "numpy": "1.26", "einops": "0.8", "matplotlib": "3.9",
           "tqdm": "4.66", "tokenizers": "0.20", "IPython": "7.34"}
 
 
-def older(found, needed):
+def older(installed, needed):
     """Compare the first two numbers: "2.13.0+cpu" is newer than "2.6"."""
-    found, needed = ([int(number) for number in re.findall(r"\d+", text)[:2]] for text in (found, needed))
-    return found < needed
+    installed, needed = ([int(number) for number in re.findall(r"\d+", text)[:2]] for text in (installed, needed))
+    return installed < needed
 
 
-def python_line(found=sys.version):
-    if older(found, PYTHON):
-        return f"FIX   Python is {found.split()[0]}, but must be {PYTHON} or newer: install a newer Python"
+def python_line(installed=sys.version):
+    if older(installed, PYTHON):
+        return f"FIX   Python is {installed.split()[0]}, but must be {PYTHON} or newer: install a newer Python"
     return "ok    Python"
 
 
 def package_line(name, needed):
     repair = f'run  pip install "{name}>={needed}"  where Jupyter runs, then restart the kernel'
     try:
-        found = importlib.import_module(name).__version__
+        installed = importlib.import_module(name).__version__
     except Exception as error:
         return f"FIX   {name} cannot be imported ({error}): {repair}"
-    return f"FIX   {name} is {found}, too old: {repair}" if older(found, needed) else f"ok    {name}"
+    return f"FIX   {name} is {installed}, too old: {repair}" if older(installed, needed) else f"ok    {name}"
 
 # %%
 def library_line():
@@ -211,7 +211,7 @@ print(f"sum  {masked_weights.sum():.2f}")
 #
 #     Y = softmax( S(X) + mask ) G(X)
 #
-# - `X` are the tokens, a row each. `Y` are the tokens after the step, in the same places.
+# - `X` are the tokens, a row each. `Y` are the tokens after the step, in the same positions.
 # - `S(X)` are the scores: a row for each query, a column for each key. S stands for *synthesize*.
 # - `mask` is minus infinity for forbidden pairs and 0 for the others. The softmax works on each row.
 # - `G(X)` are the **values**: what a token gives when another attends to it. So far this was `X` itself;
@@ -401,7 +401,7 @@ print(copies.shape)
 # ### einsum: name the axes, multiply, sum
 #
 # `einsum` takes two tensors. It has two rules. Every number of the first meets every number of the second
-# that has the same place on the axes they share, and the two are **multiplied**. Along a name that is missing
+# that has the same position on the axes they share, and the two are **multiplied**. Along a name that is missing
 # on the right, the products are **summed**. The product of two matrices, in which you mix the rows of `X` with
 # the weights, is this:
 

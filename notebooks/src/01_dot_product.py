@@ -37,7 +37,7 @@ _ = torch.manual_seed(0)
 # Here are six words. **Who saw whom?**
 
 # %%
-# Six different words: the tokens. Their places are 0 to 5.
+# Six different words: the tokens. Their positions are 0 to 5.
 words = "the dog saw a small bird".split()
 print(list(enumerate(words)))
 
@@ -722,7 +722,7 @@ print("results of the real tokens are the same:", equal(result[1, :, :3], other_
 # %% [markdown]
 # ### A row that may look nowhere
 #
-# Some programs put the fillers on the *left*, so that all sentences end at the same place. Take a causal mask on
+# Some programs put the fillers on the *left*, so that all sentences end at the same position. Take a causal mask on
 # top. Token 0 may look at itself only, and it is a filler. It may look nowhere. Let us read our scores as those of
 # three fillers and three words. A softmax over nothing but minus infinity is 0 divided by 0: NaN, "not a number".
 
@@ -956,7 +956,7 @@ print("the result of 'saw' is the same:", equal(y[2], swapped_y[2]))
 
 # %% [markdown]
 # The same. "saw" looks at "dog" with the same weight, because the score knows the two words and nothing of their
-# places. Who saw whom is lost.
+# positions. Who saw whom is lost.
 #
 # It holds for every order and every token. Shuffle the tokens, and the map is shuffled the same way, rows and
 # columns; each result follows its token. The word for this is *equivariant*.
@@ -972,17 +972,17 @@ print("results follow:       ", equal(shuffled_y, y[order]))
 # %% [markdown]
 # `x[order]` takes the rows of `x` in the order of the list; `[:, order]` does it with columns.
 #
-# So **the order must come from somewhere else**. The usual way: a second embedding, one row for each *place*, is
-# added to the tokens before the first layer. Then "dog at place 1" and "dog at place 5" are different tokens:
+# So **the order must come from somewhere else**. The usual way: a second embedding, one row for each *position*, is
+# added to the tokens before the first layer. Then "dog at position 1" and "dog at position 5" are different tokens:
 
 # %%
 positions = axes(draw(9, 6, 12, high=1), "length d_model", "positions")
 
 
 def result_of_saw(words):
-    with_places = embed(words) + positions
-    weights = scores_with_matmul(with_places, W_query, W_key).softmax(dim=-1)
-    return (weights @ (with_places @ W_value))[2]
+    with_positions = embed(words) + positions
+    weights = scores_with_matmul(with_positions, W_query, W_key).softmax(dim=-1)
+    return (weights @ (with_positions @ W_value))[2]
 
 
 print("the result of 'saw' is the same:", equal(result_of_saw(words), result_of_saw(swapped_words)))
@@ -1139,7 +1139,7 @@ print("same as torch:", equal(ours.output(ours.merge(by_torch)), our_y))
 #
 # 1. Dot-product attention compares every query with every key, $Q K^\top / \sqrt{d_\text{head}}$; through the
 #    softmax every weight depends on all tokens.
-# 2. It knows words, not places: results follow their tokens, and the order must be added.
+# 2. It knows words, not positions: results follow their tokens, and the order must be added.
 # 3. It costs $2d^2$ parameters, $2\,l\,d^2$ multiply-adds for the projections and $l^2 d$ for the comparison, and
 #    nothing with $d^3$.
 #

@@ -39,12 +39,12 @@ _ = torch.manual_seed(0)
 #
 # The question of this chapter: **can a token choose its row without looking at any other token?**
 #
-# Such a token cannot say "I look at the noun". It can only say "I look mostly at place 1, and a little at
-# place 5", whoever stands there. It names *places*, not words. Six words are enough to see what follows from
+# Such a token cannot say "I look at the noun". It can only say "I look mostly at position 1, and a little at
+# position 5", whoever stands there. It names *positions*, not words. Six words are enough to see what follows from
 # that.
 
 # %%
-# Six different words: the tokens. Their places are 0 to 5.
+# Six different words: the tokens. Their positions are 0 to 5.
 words = "the dog saw a small bird".split()
 print(list(enumerate(words)))
 
@@ -114,7 +114,7 @@ x = axes(x, "length d_model", "x")
 # | $X$ | `x` | length d_model | 6 × 12 | the tokens, one in each row |
 # | $W_1$, $b_1$ | `W1`, `b1` | d_model d_head, d_head | 12 × 12, 12 | first layer of $F$, $d \to d$ |
 # | $W_2$, $b_2$ | `W2`, `b2` | d_head key, key | 12 × 6, 6 | second layer of $F$, $d \to l$ |
-# | $B$ | `scores` | query key | 6 × 6 | how much token $i$ wants place $j$ |
+# | $B$ | `scores` | query key | 6 × 6 | how much token $i$ wants position $j$ |
 # | $\mathrm{softmax}(B)$ | `weights` | query key | 6 × 6 | the attention map |
 # | $G(X)$ | `value` | key d_model | 6 × 12 | what each token gives |
 # | $Y$ | `y` | query d_model | 6 × 12 | the result, one row for each token |
@@ -167,7 +167,7 @@ def scores_with_loops(x, W1, b1, W2, b2):
                 total = total + x_i[d] * W1[d, m]
             hidden.append(total.relu())
         row = []
-        for j in range(len(b2)):  # equation (2), outer part: one score for each place j
+        for j in range(len(b2)):  # equation (2), outer part: one score for each position j
             total = b2[j]
             for m in range(len(hidden)):
                 total = total + hidden[m] * W2[m, j]
@@ -184,7 +184,7 @@ scores = axes(scores, "query key", "scores")
 print_rows(words, scores)
 
 # %% [markdown]
-# Row "the" belongs to token 0. Its six numbers say how much "the" wants place 0, place 1, and so on to place
+# Row "the" belongs to token 0. Its six numbers say how much "the" wants position 0, position 1, and so on to position
 # 5.
 #
 # ### A matrix product does all tokens at once
@@ -282,7 +282,7 @@ for function in (scores_with_loops, scores_with_matmul, scores_with_einsum):
 #
 # *10 minutes, easy.* You get `W1` and `W2` as `nn.Linear` stores them: output axis first. Write the scores of
 # one sentence. Any way that is right counts; try it without a loop and without `nn.Linear`. The check takes
-# another number of places than of tokens.
+# another number of positions than of tokens.
 
 # %% exercise="02.1" points=1
 def linear_scores(x, W1, b1, W2, b2):
@@ -348,7 +348,7 @@ for F in (without_relu, scores_with_matmul):
 #
 # The softmax makes every score positive, $e^{B_{ij}}$, then divides by the sum of these over all $j$ of the row.
 # So each row becomes weights that sum to 1, and the largest score gets the largest weight. It must run along the
-# *keys*, the last axis: one token divides its attention among the places.
+# *keys*, the last axis: one token divides its attention among the positions.
 
 # %%
 weights = scores.softmax(dim=-1)
@@ -369,7 +369,7 @@ print("every column sums to 1:", equal(sideways.sum(dim=0), torch.ones(6)))
 # ## From weights to the result: the values
 #
 # What is averaged is not `x` itself but $G(X)$, one more layer, here without a bias: the *values*. The product in
-# equation (3) is a sum over places. Here it is once in loops, once as a matrix product.
+# equation (3) is a sum over positions. Here it is once in loops, once as a matrix product.
 
 # %%
 G = draw(12, 12, high=0.5)
@@ -395,7 +395,7 @@ darkest = zip(words, weights.argmax(dim=1).tolist(), strict=True)
 plots.show(
     plots.attention_map(weights, words),
     "the attention map of Dense, a row and a column for each of six words. The darkest cell of each row: "
-    + ", ".join(f"{word} at place {j}" for word, j in darkest)
+    + ", ".join(f"{word} at position {j}" for word, j in darkest)
     + ".",
 )
 
@@ -416,10 +416,10 @@ plots.show(
 print("rows that move:", [words[i] for i in range(6) if change[i].max() > 1e-6])
 
 # %% [markdown]
-# One row moves, the row of the changed token. Its *column* stays: the five others give place 1 the same
+# One row moves, the row of the changed token. Its *column* stays: the five others give position 1 the same
 # weight as before, whoever stands there.
 #
-# And the result `y`? Every row of it moves, because place 1 now gives another value:
+# And the result `y`? Every row of it moves, because position 1 now gives another value:
 
 # %%
 other_y = other_weights @ (other_x @ G)
@@ -501,8 +501,8 @@ head_weights = axes_heads(head_scores_of_x.softmax(dim=-1), "head query key", "h
 darkest = enumerate(head_weights.argmax(dim=-1).tolist())
 plots.show(
     plots.attention_map(head_weights, words),
-    "three attention maps side by side, one for each head. The place with the darkest cell, row by row: "
-    + ", ".join(f"head {h}: {' '.join(map(str, places))}" for h, places in darkest)
+    "three attention maps side by side, one for each head. The position with the darkest cell, row by row: "
+    + ", ".join(f"head {h}: {' '.join(map(str, positions))}" for h, positions in darkest)
     + ".",
 )
 
@@ -519,13 +519,13 @@ split = rearrange(hidden, "batch length (head d_head) -> batch head length d_hea
 split = axes_heads(split, "batch head length d_head", "split")
 
 # %% [markdown]
-# `reshape` gives the same shape and something else. To see what, put the *place* of each token in all of its
-# 12 numbers, and watch where the places go:
+# `reshape` gives the same shape and something else. To see what, put the *position* of each token in all of its
+# 12 numbers, and watch where the positions go:
 
 # %%
-place = repeat(torch.arange(6), "length -> batch length d_model", batch=2, d_model=12)
-right = rearrange(place, "batch length (head d_head) -> batch head length d_head", head=3)
-wrong = place.reshape(2, 3, 6, 4)
+position = repeat(torch.arange(6), "length -> batch length d_model", batch=2, d_model=12)
+right = rearrange(position, "batch length (head d_head) -> batch head length d_head", head=3)
+wrong = position.reshape(2, 3, 6, 4)
 right, wrong = axes_heads(right, "batch head length d_head"), axes_heads(wrong, "batch head length d_head")
 for h in range(3):
     by_rearrange, by_reshape = right[0, h, :, 0].tolist(), wrong[0, h, :, 0].tolist()
@@ -583,11 +583,11 @@ check("02.2", head_scores)
 # %% [markdown]
 # ## max_length and shorter inputs
 #
-# Look at the shape of `W2` again: its last axis counts *places*. A layer for sentences of up to 8 tokens
+# Look at the shape of `W2` again: its last axis counts *positions*. A layer for sentences of up to 8 tokens
 # needs 8 columns, `max_length` = 8. This number is a size of its parameters. The dot product has no such number.
 #
-# What about our 6 words, then? Places 6 and 7 do not exist in this sentence, so only the first 6 columns of
-# `W2` are used: a sentence starts at place 0. Of the largest map, 8 × 8, our six words use the top-left block
+# What about our 6 words, then? Positions 6 and 7 do not exist in this sentence, so only the first 6 columns of
+# `W2` are used: a sentence starts at position 0. Of the largest map, 8 × 8, our six words use the top-left block
 # of 6 × 6.
 
 # %%
@@ -603,7 +603,7 @@ print("cutting W2 is cutting the scores:", equal(full[:, :6], short))
 # %% [markdown]
 # ### Cut before the softmax
 #
-# The softmax divides a total of 1 among the columns it sees. Cut afterwards, and what went to places 6 and 7
+# The softmax divides a total of 1 among the columns it sees. Cut afterwards, and what went to positions 6 and 7
 # is missing:
 
 # %%
@@ -613,7 +613,7 @@ print("sums of the rows, cut before:", [f"{total:.2f}" for total in cut_before.s
 print("sums of the rows, cut after: ", [f"{total:.2f}" for total in cut_after.sum(dim=1).tolist()])
 
 # %% [markdown]
-# A longer sentence cannot be scored at all: place 8 has no column. The library says so:
+# A longer sentence cannot be scored at all: position 8 has no column. The library says so:
 
 # %%
 score = Dense(d_model=12, head=3, max_length=8)
@@ -652,7 +652,7 @@ check("02.3", short_map)
 # </details>
 # <details><summary>Hint 2: the shape is right, the values are not</summary>
 #
-# Print the sums of the rows of your result. Below 1: something was divided among places that do not exist.
+# Print the sums of the rows of your result. Below 1: something was divided among positions that do not exist.
 # All different, some above 1: look at the axis of your softmax.
 #
 # </details>
@@ -660,10 +660,10 @@ check("02.3", short_map)
 # %% [markdown]
 # ## Masks: where a token may not look
 #
-# A language model predicts the next word, so no token may look at later places: a *causal* mask. Sentences of
+# A language model predicts the next word, so no token may look at later positions: a *causal* mask. Sentences of
 # different lengths share a batch by *padding*: filler tokens are added until all have the same length. No token
 # may look at those either. A mask is a table of True (may be attended) and False. It acts on the scores, before
-# the softmax, for the same reason as the cut: forbidden places must get no share. A score of minus infinity gets
+# the softmax, for the same reason as the cut: forbidden positions must get no share. A score of minus infinity gets
 # the weight 0. The masks of the library have the axes batch and head too; `[0, 0]` takes them off.
 
 # %%
@@ -678,7 +678,7 @@ print_rows(words, causal_weights)
 # number", which then spreads. The library returns a row of zeros instead:
 
 # %%
-real = masks.padding([4], length=6, side="left")[0, 0]  # 2 places of padding, then 4 words
+real = masks.padding([4], length=6, side="left")[0, 0]  # 2 positions of padding, then 4 words
 allowed = axes(allowed & real, "query key", "allowed")
 naive = scores.masked_fill(~allowed, float("-inf")).softmax(dim=-1)
 safe = masks.masked_softmax(scores, allowed)
@@ -818,15 +818,15 @@ print("the row of 'saw' is the same with the dot product:", equal(of_dot_product
 
 # %% [markdown]
 # So there are tasks that Dense cannot do, with any parameters. For instance "look at the other token that equals
-# you". Two sentences begin with the same word, and its twin stands at different places. Raw dot products of
+# you". Two sentences begin with the same word, and its twin stands at different positions. Raw dot products of
 # the embeddings, no parameters at all, find it:
 
 # %%
 sentences = ["bird the a bird dog saw".split(), "bird the a dog saw bird".split()]
 for sentence in sentences:
     x_twins = embed(sentence)
-    found = (x_twins @ x_twins[0]).topk(2).indices.sort().values
-    print("the best two places for token 0:", found.tolist())
+    best_two = (x_twins @ x_twins[0]).topk(2).indices.sort().values
+    print("the best two positions for token 0:", best_two.tolist())
 
 # %%
 first_rows = [scores_with_matmul(embed(sentence), W1, b1, W2, b2)[0] for sentence in sentences]
@@ -838,7 +838,7 @@ print("Dense: the rows of token 0 are the same:", equal(*first_rows))
 # ### Order: rows move with the tokens, columns stay
 #
 # Shuffle the tokens. With the dot product the map is shuffled the same way, rows and columns, because the
-# word is all that counts. With Dense the rows move with their tokens, and column 0 stays place 0. Places are
+# word is all that counts. With Dense the rows move with their tokens, and column 0 stays position 0. Positions are
 # in the parameters:
 
 # %%
@@ -1053,7 +1053,7 @@ for name, parameter in ours.named_parameters():
 #
 # 1. In Dense each token writes its own row of scores, $F(X_i) = W_2\,\mathrm{relu}(W_1 X_i + b_1) + b_2$;
 #    other tokens come in through the values alone.
-# 2. It names places, not words: it knows the order, it is tied to `max_length`, and it cannot compare.
+# 2. It names positions, not words: it knows the order, it is tied to `max_length`, and it cannot compare.
 # 3. Shapes do not prove it: a transposed square matrix, a softmax along the queries, a `reshape` of the heads
 #    and a late cut all fit; numbers, row sums, Jacobians and counts tell.
 #

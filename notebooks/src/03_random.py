@@ -33,8 +33,8 @@ from synth_lib.lab.train import parameter_groups
 # In Dense each token writes its own row of scores. It looks at no other token, but still at itself. **Can a
 # row be written without looking at any token?**
 #
-# Then there is one row for place 0, one for place 1, and so on, the same for every sentence. A row can say
-# "look at the place before mine", or "look at place 0", whatever words stand there. All rows together are one
+# Then there is one row for position 0, one for position 1, and so on, the same for every sentence. A row can say
+# "look at the position before mine", or "look at position 0", whatever words stand there. All rows together are one
 # table of numbers, and training finds the numbers.
 #
 # The six words of chapter 02 again, with embeddings in steps of 0.1. Each call of `draw` has a seed of its
@@ -216,7 +216,7 @@ darkest = zip(range(6), weights.argmax(dim=1).tolist(), strict=True)
 plots.show(
     plots.attention_map(weights, words),
     "the attention map of Random, six rows and six columns. The darkest cell of each row: "
-    + ", ".join(f"place {i} looks at place {j}" for i, j in darkest)
+    + ", ".join(f"position {i} looks at position {j}" for i, j in darkest)
     + ".",
 )
 
@@ -231,7 +231,7 @@ print("rows of the map that move:", [i for i in range(6) if change[i].max() > 1e
 print("rows of y that move:      ", [i for i in range(6) if y_change[i].max() > 1e-6])
 
 # %% [markdown]
-# Nothing moves in the map. The result moves everywhere, because place 1 now gives another value. The sentence
+# Nothing moves in the map. The result moves everywhere, because position 1 now gives another value. The sentence
 # comes in through the values, and only there.
 #
 # That was one change. The *Jacobian* of chapter 02 holds the derivative of every score by every input number.
@@ -248,8 +248,8 @@ print("derivatives that are not 0:", int((jacobian != 0).sum()), "of", jacobian.
 # all samples.
 #
 # Shuffle the tokens. With the dot product, rows and columns of the map would move along; with Dense, rows
-# would. Here the map stays still, and the values take other places. So the result is *not* the old result
-# shuffled: places are all that Random knows.
+# would. Here the map stays still, and the values take other positions. So the result is *not* the old result
+# shuffled: positions are all that Random knows.
 
 # %%
 order = torch.tensor([2, 0, 5, 1, 4, 3])
@@ -280,7 +280,7 @@ for name, table in {"R": R, "wrong R": wrong_R}.items():
 #
 # ### Shorter inputs
 #
-# $R$ has a row and a column for each place, up to the longest sentence, `max_length`. A shorter sentence uses
+# $R$ has a row and a column for each position, up to the longest sentence, `max_length`. A shorter sentence uses
 # the top-left block: rows *and* columns, since it has fewer queries and fewer keys. As with Dense you cut
 # before the softmax. After it, part of each row is gone:
 
@@ -303,7 +303,7 @@ def random_attention(R, value):
     """Average the values with the map that R makes.
 
     R: the scores, head max_length max_length. value: batch head key d_head, where key is at most max_length.
-    Returns y, batch head query d_head, with as many queries as keys. For sentence b, head h and place i, with
+    Returns y, batch head query d_head, with as many queries as keys. For sentence b, head h and position i, with
     length for the size of the axis key of value:
 
         weights = softmax of the numbers R[h, i, 0], ..., R[h, i, length - 1]
@@ -355,7 +355,7 @@ check("03.1", random_attention)
 # ### What random means at each scale
 #
 # The same 16 × 16 random numbers, multiplied by four scales. Predict which of the maps is closest to "look
-# everywhere alike", and which to "look at one random place". (The axis name `head` here just stacks the maps.)
+# everywhere alike", and which to "look at one random position". (The axis name `head` here just stacks the maps.)
 
 # %%
 def start_map(scale, length):
@@ -368,10 +368,10 @@ def start_map(scale, length):
 scales = (0.1, 1.0, 3.0, 10.0)
 start_maps = torch.stack([start_map(scale, 16) for scale in scales])
 start_maps = Axes(head=4, length=16)(start_maps, "head query key", "start_maps")
-places = [str(place) if place % 5 == 0 else "" for place in range(16)]
+positions = [str(position) if position % 5 == 0 else "" for position in range(16)]
 plots.show(
-    plots.attention_map(start_maps, places, titles=[f"scale {scale:g}" for scale in scales]),
-    "four maps of 16 places, the same random numbers at the scales 0.1, 1, 3 and 10. The first is an "
+    plots.attention_map(start_maps, positions, titles=[f"scale {scale:g}" for scale in scales]),
+    "four maps of 16 positions, the same random numbers at the scales 0.1, 1, 3 and 10. The first is an "
     "even, very light grey, the second has some darker cells, the third a dark cell in most rows, the "
     "last a black one in most rows.",
 )
@@ -379,7 +379,7 @@ plots.show(
 # %% [markdown]
 # To measure this we need a number. The *distance from uniform* of a row is the share of its weight that would
 # have to move to make the row uniform, $\frac{1}{2} \sum_j |w_j - 1/l|$. It is 0 for a uniform row. A row
-# that looks at a single place out of $l$ has $1 - 1/l$.
+# that looks at a single position out of $l$ has $1 - 1/l$.
 
 # %%
 def distance_from_uniform(weights):
@@ -388,7 +388,7 @@ def distance_from_uniform(weights):
 
 
 size = 32
-print(f"{size} places; uniform weight {1 / size:.3f}")
+print(f"{size} positions; uniform weight {1 / size:.3f}")
 for scale in (0.0, 0.005, 1 / math.sqrt(size), 1.0, 3.0, 10.0):
     start_weights = start_map(scale, size)
     largest = start_weights.amax(dim=-1).mean()  # of each row, then the mean
@@ -397,7 +397,7 @@ for scale in (0.0, 0.005, 1 / math.sqrt(size), 1.0, 3.0, 10.0):
 
 # %% [markdown]
 # The third line, $1/\sqrt{l}$, is the default of the library. All small scales start close to uniform: for
-# them the distance is about 0.4 times the scale. From a scale of about 3 on, most rows look at few places,
+# them the distance is about 0.4 times the scale. From a scale of about 3 on, most rows look at few positions,
 # drawn by lot.
 #
 # > **Our choice.** The library draws $R$ from a normal distribution with the standard deviation
@@ -547,7 +547,7 @@ for length in (6, 32, 512):
 
 # %% [markdown]
 # At length 512 the "identity" is uniform for all that matters, 0.005 where you wanted 1. It runs, has the
-# right shape, and even its largest weights stand in the right places. A softmax of weights is always this
+# right shape, and even its largest weights stand in the right positions. A softmax of weights is always this
 # flat, since weights differ by 1 at most. So the library refuses a `start` whose rows are weights:
 
 # %%
@@ -566,10 +566,10 @@ except ValueError as error:
 def shift_scores(length, offset, error):
     """Scores whose softmax along the keys is a shift.
 
-    length: the number of places. offset: a whole number, negative for "look back". error: between 0 and 1.
+    length: the number of positions. offset: a whole number, negative for "look back". error: between 0 and 1.
     Returns scores, query key, float32. After the softmax, row i has
         the weight 1 - error at key i + offset, and error shared evenly by all other keys;
-        or the weight 1 / length everywhere, if there is no place i + offset.
+        or the weight 1 / length everywhere, if there is no position i + offset.
     """
     ### BEGIN SOLUTION
     scores = torch.zeros(length, length)
@@ -596,7 +596,7 @@ check("03.2", shift_scores)
 # <details><summary>Hint 3: the check says that only some maps are right</summary>
 #
 # Try `shift_scores(5, -1, 0.1).softmax(dim=-1)` and look at row 0. A negative index is no error in Python: -1
-# is the last place.
+# is the last position.
 #
 # </details>
 # <details><summary>Hint 4: I would rather write the weights first</summary>
@@ -680,8 +680,8 @@ def least_steps(length, learning_rate, weight=0.9):
 
 for length in (32, 256, 512):
     steps = {rate: least_steps(length, rate) for rate in (0.001, 0.003, 0.03)}
-    told = ", ".join(f"{number} at {rate}" for rate, number in steps.items())
-    print(f"{length:3} keys, gap {gap(0.9, length):.1f}: at least {told}")
+    text = ", ".join(f"{number} at {rate}" for rate, number in steps.items())
+    print(f"{length:3} keys, gap {gap(0.9, length):.1f}: at least {text}")
 
 # %% [markdown]
 # Hundreds or thousands of steps for one sharp row, at learning rates that suit the rest of a model, and this
@@ -690,7 +690,7 @@ for length in (32, 256, 512):
 #
 # ### Predicted, then measured
 #
-# Now train such an $R$, with nothing around it. The task is to *reverse* 32 places: query $i$ should look at
+# Now train such an $R$, with nothing around it. The task is to *reverse* 32 positions: query $i$ should look at
 # key $31 - i$. `nn.functional.cross_entropy(R, wanted)` is the loss from above, the mean of $-\log$ of the
 # wanted weight over the rows. `AdamW` is Adam with an option that comes next. `betas` say how long the two averages
 # remember; these are the values of `synth_lib.lab.train`. A step of training is three lines: `zero_grad` forgets
@@ -749,7 +749,7 @@ for decay in (0.1, 0.0):
 #
 # Is it the same when $R$ is one part of a model? The task: 32 random tokens out of 10, and the model should
 # say them in reverse. An `nn.Embedding` is a table of parameters with a row for each token. The attention
-# must bring the row of the right place, and a linear layer reads the token off.
+# must bring the row of the right position, and a linear layer reads the token off.
 
 # %%
 axes_task = Axes(batch=24, length=32, d_model=20, vocab=10)
@@ -779,8 +779,8 @@ _ = axes_task(Reverser("random")(tokens), "batch length vocab", "answers")
 # $R$ gets `factor` times the learning rate and no weight decay. The two marked lines are the experiment:
 # which factor, and which decay for $R$.
 #
-# The model gives ten scores for each place, one for each possible token. `cross_entropy` puts them through
-# a softmax and takes the mean of $-\log$ of what the right token gets. `flatten` lays all places of all
+# The model gives ten scores for each position, one for each possible token. `cross_entropy` puts them through
+# a softmax and takes the mean of $-\log$ of what the right token gets. `flatten` lays all positions of all
 # sentences in one row, `flip(1)` reverses each sentence.
 
 # %%
@@ -845,16 +845,16 @@ print("factor 10: more than half of the weight is on the right key; factor 30: m
 # %%
 end_maps = torch.stack([runs[name, 0][0].attention.score.R.detach()[0].softmax(dim=-1) for name in names[1:]])
 end_maps = Axes(head=3, length=32)(end_maps, "head query key", "end_maps")
-places = [str(place) if place % 10 == 0 else "" for place in range(32)]
+positions = [str(position) if position % 10 == 0 else "" for position in range(32)]
 plots.show(
-    plots.attention_map(end_maps, places, titles=names[1:]),
+    plots.attention_map(end_maps, positions, titles=names[1:]),
     "the maps after 200 steps, 32 rows and columns. The reversal runs from the lower left to the upper "
     "right. With the factor 1 it can hardly be seen, with the factor 10 it is dark grey, with the factor "
     "30 black.",
 )
 
 # %% [markdown]
-# With the factor 1 the map points to the right places, but faintly. A reader of that loss would say "Random
+# With the factor 1 the map points to the right positions, but faintly. A reader of that loss would say "Random
 # cannot reverse", and blame the idea for a setting. (Fixed Random gets a little below 2.3: an average tells
 # which tokens occur often in the sentence, not where.) With the factor 10 the map stops before it is sharp,
 # because the loss is near 0 by then and nothing pushes any more.
@@ -867,8 +867,8 @@ plots.show(
 # Output varies: the last digits of a trained weight differ between machines.
 for factor in (1, 10, 30):
     by_decay = {decay: weight_on_the_right_key(train_reverser(factor, decay)[0]) for decay in (0.0, 0.1)}
-    told = ", ".join(f"{weight:.2f} with decay {decay}" for decay, weight in by_decay.items())
-    print(f"factor {factor:2}: weight on the right key {told}")
+    text = ", ".join(f"{weight:.2f} with decay {decay}" for decay, weight in by_decay.items())
+    print(f"factor {factor:2}: weight on the right key {text}")
     assert factor == 1 or by_decay[0.1] < by_decay[0.0] - 0.1
 
 longer, curve = train_reverser(1, steps=400)
@@ -1111,8 +1111,8 @@ print(f"whole layer: counted {multiply_adds(layer, many):,}, formula {formula:,}
 #
 # ### It cannot react to a word
 #
-# Suppose the first word tells where to look: after "the" at place 3, after "cat" at place 5. Dense could
-# learn it, its row 0 reads the word at place 0. Random has one row for both cases. Train that row on both,
+# Suppose the first word tells where to look: after "the" at position 3, after "cat" at position 5. Dense could
+# learn it, its row 0 reads the word at position 0. Random has one row for both cases. Train that row on both,
 # half and half:
 
 # %%
@@ -1123,17 +1123,17 @@ for _ in range(600):
     adam.zero_grad()
     loss.backward()
     adam.step()
-print(f"weights at places 3 and 5: {one_row.softmax(dim=0)[3]:.2f}, {one_row.softmax(dim=0)[5]:.2f}")
+print(f"weights at positions 3 and 5: {one_row.softmax(dim=0)[3]:.2f}, {one_row.softmax(dim=0)[5]:.2f}")
 print(f"loss {loss:.2f}, and log 2 is {math.log(2):.2f}")
 
 # %% [markdown]
-# Half of the weight goes to the wrong place in either case, and the loss cannot go below $\log 2$: two
+# Half of the weight goes to the wrong position in either case, and the loss cannot go below $\log 2$: two
 # weights of one row sum to at most 1. No training changes that, no width, and no learning rate. More heads
-# can look at both places at once. But which of them counts in this sentence, the map will not say.
+# can look at both positions at once. But which of them counts in this sentence, the map will not say.
 #
 # ### Longer inputs are impossible
 #
-# Place 8 has no row and no column in an $R$ for 8 places:
+# Position 8 has no row and no column in an $R$ for 8 positions:
 
 # %%
 random_8 = Random(d_model=12, head=3, max_length=8)
@@ -1143,7 +1143,7 @@ except ValueError as error:
     print(error)
 
 # %% [markdown]
-# And a place that training never saw stays as it was drawn. Here all sentences have 6 words: the last two
+# And a position that training never saw stays as it was drawn. Here all sentences have 6 words: the last two
 # rows and columns get no gradient at all. A first sentence of 8 words would meet numbers that nobody trained.
 
 # %%

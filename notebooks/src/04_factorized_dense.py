@@ -31,7 +31,7 @@ torch.set_printoptions(precision=2, sci_mode=False)
 # ## The question
 #
 # In Dense each token writes its own row of scores: a hidden layer $W_1$, $d \to d$, then $W_2$, $d \to l$.
-# So $W_2$ has one column for every place, and grows with the length. The paper's translation models have
+# So $W_2$ has one column for every position, and grows with the length. The paper's translation models have
 # $d$ = 512 and $l$ = 256. Look at what happens to the second layer when the text gets longer:
 
 # %%
@@ -46,7 +46,7 @@ for l in (256, 1024, 4096, 16384):
 # cells. With 16 and 16, 32 numbers fill 256 cells. Lay the rows of that table one behind the other, and you
 # have a row of $l$ scores.
 #
-# Our example has six places again, so 2 times 3 is enough to see everything. Every call of `draw` has a
+# Our example has six positions again, so 2 times 3 is enough to see everything. Every call of `draw` has a
 # number of its own, its *seed*, so a cell that you run twice gives the same.
 
 # %%
@@ -81,7 +81,7 @@ x = axes(draw(0, 6, 12, high=2), "length d_model", "x")
 # | $A$ | `A` | query tile | 6 × 2 | first short output, $a$ numbers for each token |
 # | $B$ | `B` | query repeat | 6 × 3 | second short output, $b$ numbers |
 # | $H_A(A)$, $H_B(B)$ | `long_A`, `long_B` | query key | 6 × 6 | both, stretched |
-# | $C$ | `scores` | query key | 6 × 6 | how much token $i$ wants place $j$ |
+# | $C$ | `scores` | query key | 6 × 6 | how much token $i$ wants position $j$ |
 #
 # The axes are called `tile` and `repeat` after the way in which each is stretched, as you will see. Their
 # sizes are $a$ and $b$.
@@ -92,7 +92,7 @@ x = axes(draw(0, 6, 12, high=2), "length d_model", "x")
 # > **Two stretchings, one word.** Version 1 calls both $H$ "tiling". Read so, products get lost whenever $a$
 # > and $b$ have a common divisor: you will count them. Here **A is tiled and B is repeated**, and all $a\,b$
 # > products appear, for every $a$ and $b$. A later survey by the paper's first author says "tile and repeat",
-# > too. Which of the two lists is tiled changes no more than the order of the places; the library does it as
+# > too. Which of the two lists is tiled changes no more than the order of the positions; the library does it as
 # > we do.
 #
 # ## Tile and repeat, on paper
@@ -103,7 +103,7 @@ x = axes(draw(0, 6, 12, high=2), "length d_model", "x")
 # - **Tile:** lay the whole list again and again, like tiles. $A$: 2 3 · 2 3 · 2 3.
 # - **Repeat:** say each number several times before the next. $B$: 5 5 · 7 7 · 11 11.
 #
-# | place $j$ | 0 | 1 | 2 | 3 | 4 | 5 |
+# | position $j$ | 0 | 1 | 2 | 3 | 4 | 5 |
 # |---|---|---|---|---|---|---|
 # | index into $A$: `j % 2` | 0 | 1 | 0 | 1 | 0 | 1 |
 # | index into $B$: `j // 2` | 0 | 0 | 1 | 1 | 2 | 2 |
@@ -154,7 +154,7 @@ print(picture)
 print(rearrange(picture, "repeat tile -> (repeat tile)"))
 
 # %% [markdown]
-# We call this table the *picture* of the row. Place $j$ stands in its row `j // a` and column `j % a`.
+# We call this table the *picture* of the row. Position $j$ stands in its row `j // a` and column `j % a`.
 # Every row of the picture is a multiple of $A$, every column a multiple of $B$. A table like that, not all
 # zeros, has *rank* 1. The rank says how many outer products you must add up to get the table; remember it
 # for the end of the chapter.
@@ -168,8 +168,8 @@ other_A[1] += 1
 other_B[1] += 1
 moved_by_A = (einsum(other_A, B_row, "tile, repeat -> repeat tile") != picture).flatten()
 moved_by_B = (einsum(A_row, other_B, "tile, repeat -> repeat tile") != picture).flatten()
-print("A[1] moves the places", moved_by_A.nonzero().flatten().tolist())
-print("B[1] moves the places", moved_by_B.nonzero().flatten().tolist())
+print("A[1] moves the positions", moved_by_A.nonzero().flatten().tolist())
+print("B[1] moves the positions", moved_by_B.nonzero().flatten().tolist())
 
 # %% [markdown]
 # ### Exercise 04.1: rows of scores from A and B
@@ -180,7 +180,7 @@ print("B[1] moves the places", moved_by_B.nonzero().flatten().tolist())
 def product_rows(A, B):
     """Stretch both short outputs and multiply them.
 
-    A: query tile. B: query repeat. Returns the scores, query key, where key has tile * repeat places.
+    A: query tile. B: query repeat. Returns the scores, query key, where key has tile * repeat positions.
     In loops, with a for the size of tile and b for the size of repeat:
 
         for i in range(number of queries):
@@ -210,7 +210,7 @@ check("04.1", product_rows)
 # <details><summary>Hint 3: the shape is right, the values are not</summary>
 #
 # Try your function on `A_row[None]` and `B_row[None]`, the primes above; `[None]` makes one query of them.
-# Factor each number of your result: which two numbers met, and which should have met in that place?
+# Factor each number of your result: which two numbers met, and which should have met in that position?
 #
 # </details>
 
@@ -218,7 +218,7 @@ check("04.1", product_rows)
 # ## Two tiles, or two repeats: what gets lost
 #
 # What if both are tiled, as the word in the paper says? Shapes fit, nothing complains. Take $l$ = 32 = 4 ×
-# 8, and write down which number of $A$ meets which number of $B$ at each place:
+# 8, and write down which number of $A$ meets which number of $B$ at each position:
 
 # %%
 def tiled(n, length):
@@ -241,14 +241,14 @@ print("tile x repeat:  ", different_pairs(tiled(4, 32), repeated(8, 32)), "diffe
 
 # %% [markdown]
 # With two tiles a row of 32 scores holds 8 different numbers, each four times. Public code has been seen
-# that does this. Nothing can then tell place 0 from place 8, 16 or 24: they have the same score, whatever
+# that does this. Nothing can then tell position 0 from position 8, 16 or 24: they have the same score, whatever
 # is learned.
 
 # %%
 A_32, B_32 = draw(1, 4, high=2), draw(2, 8, high=2)
 both_tiled = A_32.repeat(8) * B_32.repeat(4)
-places = torch.arange(0, 32, 8)
-print("places", places.tolist(), "have one score:", bool((both_tiled[places] == both_tiled[0]).all()))
+positions = torch.arange(0, 32, 8)
+print("positions", positions.tolist(), "have one score:", bool((both_tiled[positions] == both_tiled[0]).all()))
 
 # %% [markdown]
 # ### Exercise 04.2: how many different products?
@@ -257,7 +257,7 @@ print("places", places.tolist(), "have one score:", bool((both_tiled[places] == 
 
 # %% exercise="04.2" points=1
 def count_products(a, b):
-    """How many different pairs (index into A, index into B) stand in a row of a * b places?
+    """How many different pairs (index into A, index into B) stand in a row of a * b positions?
 
     a, b: the lengths of A and B, whole numbers of at least 1.
     Returns three whole numbers, (two_tiles, two_repeats, tile_and_repeat): both lists tiled, both repeated,
@@ -274,19 +274,19 @@ check("04.2", count_products)
 # %% [markdown]
 # <details><summary>Hint 1: count</summary>
 #
-# Make the two lists of indices for all places, pair them with `zip`, and let `set` remove what comes twice.
+# Make the two lists of indices for all positions, pair them with `zip`, and let `set` remove what comes twice.
 #
 # </details>
 # <details><summary>Hint 2: a formula for two tiles</summary>
 #
-# The pair of place 0 is (0, 0). Which is the next place with the pair (0, 0)? From there on everything
+# The pair of position 0 is (0, 0). Which is the next position with the pair (0, 0)? From there on everything
 # comes again.
 #
 # </details>
 # <details><summary>Hint 3: a formula for two repeats</summary>
 #
 # Walk along the row. A new pair begins only where one of the lists moves on. How often does each of them
-# move on, and how often do both at the same place?
+# move on, and how often do both at the same position?
 #
 # </details>
 
@@ -338,7 +338,7 @@ plots.show(
 
 # %% [markdown]
 # Two things to take along. The square cases, which save most, are the worst: with 16 × 16 two tiles reach
-# 16 of 256. And where $a$ and $b$ have no common divisor, two tiles reach everything, only at other places.
+# 16 of 256. And where $a$ and $b$ have no common divisor, two tiles reach everything, only at other positions.
 # Our 2 × 3 is such a case. **A count on 2 × 3 finds no mistake, a comparison of values does:**
 
 # %%
@@ -373,7 +373,7 @@ parameters = (W1, b1, WA, bA, WB, bB)
 # %% [markdown]
 # ### Loops say the equations aloud
 #
-# One token, two short lists, one product for each place. No other token comes in.
+# One token, two short lists, one product for each position. No other token comes in.
 
 # %%
 def scores_with_loops(x, W1, b1, WA, bA, WB, bB):
@@ -486,7 +486,7 @@ darkest = zip(words, weights.argmax(dim=1).tolist(), strict=True)
 plots.show(
     plots.attention_map(weights, words),
     "the attention map of Factorized Dense, a row and a column for each of six words. The darkest cell of "
-    "each row: " + ", ".join(f"{word} at place {j}" for word, j in darkest) + ".",
+    "each row: " + ", ".join(f"{word} at position {j}" for word, j in darkest) + ".",
 )
 
 # %% [markdown]
@@ -563,28 +563,28 @@ A_heads = axes_heads(hidden @ WA_heads[None], "batch head query tile", "A_heads"
 B_heads = axes_heads(hidden @ WB_heads[None], "batch head query repeat", "B_heads")
 outer = "batch head query tile, batch head query repeat -> batch head query repeat tile"
 products = einsum(A_heads, B_heads, outer)
-all_places = rearrange(products, "batch head query repeat tile -> batch head query (repeat tile)")
-head_scores = axes_heads(all_places[..., :6], "batch head query key", "head_scores")
+all_positions = rearrange(products, "batch head query repeat tile -> batch head query (repeat tile)")
+head_scores = axes_heads(all_positions[..., :6], "batch head query key", "head_scores")
 
 # %%
-cut_before, cut_after = all_places[..., :6].softmax(dim=-1), all_places.softmax(dim=-1)[..., :6]
+cut_before, cut_after = all_positions[..., :6].softmax(dim=-1), all_positions.softmax(dim=-1)[..., :6]
 ones = torch.ones(2, 5, 6)
 print("rows sum to 1, cut before the softmax:", equal(cut_before.sum(dim=-1), ones))
 print("rows sum to 1, cut after it:          ", equal(cut_after.sum(dim=-1), ones))
 
 # %% [markdown]
 # Six words would also fit into 2 × 3. But $a$ belongs to the layer, not to the sentence: with another $a$ a
-# place meets other numbers. Place 5 is `(5 % 4, 5 // 4)` = (1, 1) in the layer, and would be (1, 2) in 2 ×
+# position meets other numbers. Position 5 is `(5 % 4, 5 // 4)` = (1, 1) in the layer, and would be (1, 2) in 2 ×
 # 3. So cut the products, and leave $A$ and $B$ alone.
 #
 # **Masks.** They act on the scores, too, before the softmax. There is no other place for them: without
-# $A[1]$ the places 1, 5 and 9 would all go.
+# $A[1]$ the positions 1, 5 and 9 would all go.
 
 # %%
 allowed = masks.causal(6)
 causal_weights = masks.masked_softmax(head_scores, allowed)
 causal_weights = axes_heads(causal_weights, "batch head query key", "causal_weights")
-print("no weight on later places:", bool((causal_weights[..., ~allowed[0, 0]] == 0).all()))
+print("no weight on later positions:", bool((causal_weights[..., ~allowed[0, 0]] == 0).all()))
 print("rows sum to 1:            ", equal(causal_weights.sum(dim=-1), ones))
 
 # %% [markdown]
@@ -668,7 +668,7 @@ d, l = 64, 36
 bars = {f"{a} x {b}": d * (a + b) for a, b in factor_pairs(l)}
 plots.show(
     plots.bars({"Dense": d * l, **bars}, label="parameters after W1"),
-    "parameters after the hidden layer, for d = 64 and 36 places. Dense has " + f"{d * l:,}; "
+    "parameters after the hidden layer, for d = 64 and 36 positions. Dense has " + f"{d * l:,}; "
     + ", ".join(f"{pair} {number:,}" for pair, number in bars.items())
     + ". The more square the pair, the lower the bar; 1 x 36 is a little above Dense.",
 )
@@ -833,9 +833,9 @@ check("04.4", best_factors)
 # Two limits of Dense stay: a row knows its own token and nobody else, and `max_length` is fixed. A third is
 # new. Some rows cannot be written at all, by any token.
 #
-# ### Fewer numbers than places
+# ### Fewer numbers than positions
 #
-# A row of weights over $l$ places has $l - 1$ free numbers, since they sum to 1. $A$ and $B$ have $a + b$;
+# A row of weights over $l$ positions has $l - 1$ free numbers, since they sum to 1. $A$ and $B$ have $a + b$;
 # one is lost, because twice $A$ and half of $B$ give the same products.
 
 # %%
@@ -866,7 +866,7 @@ best = axes_long(rearrange(best, "query repeat tile -> query (repeat tile)"), "q
 kept = sizes_of_parts[:, 0] ** 2 / (sizes_of_parts**2).sum(dim=1)
 difference = (best.softmax(dim=1) - target_scores.softmax(dim=1)).abs().sum(dim=1) / 2
 print(f"of the squares the best rank 1 keeps {kept.min():.2f} to {kept.max():.2f}, mean {kept.mean():.2f}")
-print(f"weight that lies on a wrong place: {difference.min():.2f} to {difference.max():.2f}, "
+print(f"weight that lies on a wrong position: {difference.min():.2f} to {difference.max():.2f}, "
       f"mean {difference.mean():.2f}")
 
 # %% [markdown]
@@ -877,7 +877,7 @@ print(f"weight that lies on a wrong place: {difference.min():.2f} to {difference
 #
 # Before we look for rows that fail for certain, two that look impossible and are not.
 #
-# **Every place but the last, equally.** As scores: 1 everywhere, 0 at the end. That picture has rank 2. But
+# **Every position but the last, equally.** As scores: 1 everywhere, 0 at the end. That picture has rank 2. But
 # the softmax forgives a constant: subtract 1 from all scores, and the weights stay. Then a single number is
 # not 0, and the rank is 1.
 
@@ -889,10 +889,10 @@ for picture_of_row in (all_but_last, all_but_last - 1):
     print("rank", rank, "weights", [f"{weight:.2f}" for weight in weights_of_row])
 
 # %% [markdown]
-# **Two places that share neither row nor column.** Places 0 and 3 stand at (0, 0) and (1, 1) of the
-# picture. Make $A[0]$, $A[1]$, $B[0]$ and $B[1]$ large, and the crossing places 1 and 2, at (0, 1) and (1,
+# **Two positions that share neither row nor column.** Positions 0 and 3 stand at (0, 0) and (1, 1) of the
+# picture. Make $A[0]$, $A[1]$, $B[0]$ and $B[1]$ large, and the crossing positions 1 and 2, at (0, 1) and (1,
 # 0), get the same large score. The way out is a sign: with $A$ = (2.5, -2.5) and $B$ = (2.5, -2.5, 0),
-# minus times minus is plus, and the crossing places get a large *negative* score.
+# minus times minus is plus, and the crossing positions get a large *negative* score.
 
 # %%
 for A_two, B_two in (([2.5, 2.5], [2.5, 2.5, 0.0]), ([2.5, -2.5], [2.5, -2.5, 0.0])):
@@ -900,24 +900,24 @@ for A_two, B_two in (([2.5, 2.5], [2.5, 2.5, 0.0]), ([2.5, -2.5], [2.5, -2.5, 0.
     print("A", A_two, "weights", [f"{weight:.2f}" for weight in row.softmax(dim=0)])
 
 # %% [markdown]
-# ### What fails: three places on a diagonal
+# ### What fails: three positions on a diagonal
 #
-# There are only two signs. Take three places, no two in the same row or column of the picture. Each has its
+# There are only two signs. Take three positions, no two in the same row or column of the picture. Each has its
 # own number of $A$, and two of these three numbers have the same sign (0 counts as either). Say neither is
 # negative. Of the two numbers of $B$ that belong to them, take the larger. Where it meets the *other*
-# number of $A$ there is a crossing place, and it scores at least as high as the wanted place in its column.
-# (If neither is positive, take the smaller number of $B$.) So a place that should get nothing gets at least
+# number of $A$ there is a crossing position, and it scores at least as high as the wanted position in its column.
+# (If neither is positive, take the smaller number of $B$.) So a position that should get nothing gets at least
 # as much as one that is wanted. A constant does not change which score is higher.
 #
-# Such rows are not exotic. "Every fourth place" in 12 places is one, if $a$ = 3: places 0, 4 and 8 stand at
-# (0, 0), (1, 1), (2, 2). "Every third place" is a column of the same picture, and easy. As pictures of
-# scores, with 1 for the places that are wanted:
+# Such rows are not exotic. "Every fourth position" in 12 positions is one, if $a$ = 3: positions 0, 4 and 8 stand at
+# (0, 0), (1, 1), (2, 2). "Every third position" is a column of the same picture, and easy. As pictures of
+# scores, with 1 for the positions that are wanted:
 
 # %%
 def every(step, length=12):
-    """Row i spreads its weight equally over the places i, i + step, i - step, ..."""
-    place = torch.arange(length)
-    wanted = ((place[:, None] - place) % step == 0).float()
+    """Row i spreads its weight equally over the positions i, i + step, i - step, ..."""
+    position = torch.arange(length)
+    wanted = ((position[:, None] - position) % step == 0).float()
     return wanted / wanted.sum(dim=1, keepdim=True)
 
 
@@ -925,11 +925,11 @@ for step in (3, 4):
     row = (every(step)[0] > 0).float()
     singular_values = torch.linalg.svdvals(rearrange(row, "(repeat tile) -> repeat tile", tile=3))
     scaled = singular_values / singular_values[0]
-    print(f"every {step}: places {row.nonzero().flatten().tolist()}, singular values, scaled:",
+    print(f"every {step}: positions {row.nonzero().flatten().tolist()}, singular values, scaled:",
           [f"{size:.0f}" for size in scaled.abs()])
 
 # %% [markdown]
-# One outer product for every third place, three equal ones for every fourth. Now let modules learn it: 12
+# One outer product for every third position, three equal ones for every fourth. Now let modules learn it: 12
 # tokens, each with its row as a target, and 300 steps of training. The *Kullback-Leibler divergence*
 # measures the gap: the sum over $j$ of target · log(target / weight). It is 0 where a row is its target,
 # and larger the more they differ. `log_softmax` gives the logarithms of the weights, also of those that are
@@ -938,7 +938,7 @@ for step in (3, 4):
 
 # %%
 def gap(target, scores):
-    """Kullback-Leibler divergence of each row. Places without a target add nothing."""
+    """Kullback-Leibler divergence of each row. Positions without a target add nothing."""
     return (target * (target.clamp(min=1e-9).log() - scores.log_softmax(dim=1))).sum(dim=1)
 
 
@@ -955,44 +955,44 @@ def fit(score, tokens, target, steps=300):
 
 # %%
 tokens = axes_long(draw(18, 12, 32, high=1), "length d_model", "tokens")
-found = {}
+fits = {}
 for step in (3, 4):
     for a, b in ((3, 4), (4, 3)):
         _ = torch.manual_seed(0)
-        found[step, f"{a} x {b}"] = fit(FactorizedDense(32, 1, 12, a=a, b=b), tokens, every(step))
+        fits[step, f"{a} x {b}"] = fit(FactorizedDense(32, 1, 12, a=a, b=b), tokens, every(step))
     _ = torch.manual_seed(0)
-    found[step, "Dense"] = fit(Dense(32, 1, 12), tokens, every(step))
+    fits[step, "Dense"] = fit(Dense(32, 1, 12), tokens, every(step))
 
-for (step, name), (_, gaps) in found.items():
+for (step, name), (_, gaps) in fits.items():
     says = "every row learned" if gaps.max() < 0.02 else "no row learned" if gaps.min() > 0.3 else "mixed"
     print(f"every {step}, {name:>5}: {says}")
 
 # %% [markdown]
-# Dense learns both. Factorized Dense learns the one that is a column of its picture: every third place with
+# Dense learns both. Factorized Dense learns the one that is a column of its picture: every third position with
 # $a$ = 3, every fourth with $a$ = 4. **The choice of $a$ and $b$ is a choice of what is easy.**
 #
-# And how near does 3 × 4 come to "every fourth place"? In every row the fit ends at the same answer: one
-# wanted place gets its 1/3, and the other two share what is left with their two crossing places, 1/6 each.
+# And how near does 3 × 4 come to "every fourth position"? In every row the fit ends at the same answer: one
+# wanted position gets its 1/3, and the other two share what is left with their two crossing positions, 1/6 each.
 # Such a row has the gap $\frac{2}{3} \log 2$:
 
 # %%
-map_found, gaps = found[4, "3 x 4"]
-largest_first = map_found.sort(dim=1, descending=True).values
+map_fitted, gaps = fits[4, "3 x 4"]
+largest_first = map_fitted.sort(dim=1, descending=True).values
 expected = torch.tensor([1 / 3, 1 / 6, 1 / 6, 1 / 6, 1 / 6] + 7 * [0]).expand(12, 12)
 all_near = bool(((gaps - 2 / 3 * log(2)).abs() < 0.03).all())
 print(f"2/3 log 2 = {2 / 3 * log(2):.2f}, every gap is near it:", all_near)
 print("every row is near 1/3, 1/6, 1/6, 1/6, 1/6:", bool(((largest_first - expected).abs() < 0.03).all()))
 
 # %%
-maps = torch.stack([every(4), map_found, found[4, "Dense"][0]])
+maps = torch.stack([every(4), map_fitted, fits[4, "Dense"][0]])
 titles = ["target", "Factorized 3 x 4", "Dense"]
-fig = plots.attention_map(maps, [str(place) for place in range(12)], titles=titles)
+fig = plots.attention_map(maps, [str(position) for position in range(12)], titles=titles)
 fig.set_size_inches(6.5, 2.8)
 plots.show(
     fig,
-    "three attention maps over 12 places. Target: every row has three cells of the same grey, four places "
+    "three attention maps over 12 positions. Target: every row has three cells of the same grey, four positions "
     "apart. Factorized Dense with 3 x 4: every row has one dark cell and four lighter ones, two of them at "
-    "places that the target leaves white. Dense: the same as the target.",
+    "positions that the target leaves white. Dense: the same as the target.",
 )
 
 # %% [markdown]
@@ -1005,7 +1005,7 @@ plots.show(
 def can_be_made(scores, a):
     """Which rows of scores could a token of Factorized Dense write exactly?
 
-    scores: query key, where key has a * b places, b follows. a: the size of tile.
+    scores: query key, where key has a * b positions, b follows. a: the size of tile.
     Returns a bool tensor, query: True for row i if there are A and B with
     scores[i, j] = A[j % a] * B[j // a] for every j. Differences below 0.001 are rounding.
     Numbers may be 0; a row of zeros can be made (A = 0).
@@ -1033,7 +1033,7 @@ check("04.5", can_be_made)
 # <details><summary>Hint 3: some rows are wrong</summary>
 #
 # Is your picture $b$ rows of $a$ numbers, and not $a$ rows of $b$? Do you look at all of it? A row may be a
-# product in all places but one. Do you divide by a number that can be 0? And rounding is no rank:
+# product in all positions but one. Do you divide by a number that can be 0? And rounding is no rank:
 # `matrix_rank(..., atol=0.001)` ignores small remainders.
 #
 # </details>
@@ -1102,7 +1102,7 @@ for name, parameter in ours.named_parameters():
 
 # %% [markdown]
 # And the rule of this chapter, key $j$ gets `A[j % a] * B[j // a]`, in the library's scores. We take its
-# own short outputs, and compare place by place:
+# own short outputs, and compare position by position:
 
 # %%
 S = library.score
@@ -1134,7 +1134,7 @@ for name in ("dense", "factorized_dense"):
 #    a] * B[j // a]`, one list tiled, the other repeated; two tiles or two repeats lose products in silence.
 # 2. It has $d^2 + d(a + b)$ parameters with one shared hidden layer; the most square pair is the smallest,
 #    and a prime length costs more than Dense.
-# 3. Every row of scores, folded into $b$ rows of $a$, has rank 1: columns and blocks are easy, three places
+# 3. Every row of scores, folded into $b$ rows of $a$, has rank 1: columns and blocks are easy, three positions
 #    on a diagonal cannot be had.
 #
 # **Where it is going next.** The same idea without a token: the table $R$ of chapter 03, as a product of

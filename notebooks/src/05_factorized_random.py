@@ -29,8 +29,8 @@ from synth_lib.shapes import Axes
 # %% [markdown]
 # ## The question
 #
-# Random (chapter 03) does not read the words. It has one learned score for each pair of places: a table $R$,
-# the same for every sentence. For $l$ places that is $l^2$ numbers in each head, 65,536 for 256 places.
+# Random (chapter 03) does not read the words. It has one learned score for each pair of positions: a table $R$,
+# the same for every sentence. For $l$ positions that is $l^2$ numbers in each head, 65,536 for 256 positions.
 #
 # But a table that is of use often has a pattern. "Look at the word before" is one rule, and it fills a whole
 # table:
@@ -56,8 +56,8 @@ for word, row in zip(words, before.tolist(), strict=True):
 #
 # | paper | here | shape, in axis names | size here | what it is |
 # |---|---|---|---|---|
-# | $R_1$ | `R1` | query rank | 6 × 2 | $k$ learned numbers for each place that attends |
-# | $R_2$ | `R2` | key rank | 6 × 2 | $k$ learned numbers for each place that is attended to |
+# | $R_1$ | `R1` | query rank | 6 × 2 | $k$ learned numbers for each position that attends |
+# | $R_2$ | `R2` | key rank | 6 × 2 | $k$ learned numbers for each position that is attended to |
 # | $R_1 R_2^\top$ | `scores` | query key | 6 × 6 | the table of scores |
 # | $\mathrm{softmax}(R_1 R_2^\top)$ | `weights` | query key | 6 × 6 | the attention map |
 # | $G(X)$ | `value` | key d_model | 6 × 12 | what each token gives |
@@ -69,7 +69,7 @@ for word, row in zip(words, before.tolist(), strict=True):
 #
 # $$S_{ij} = \sum_{r=0}^{k-1} R_{1,ir}\, R_{2,jr}$$
 #
-# $X$ is not in it. This is a dot product of two *places*, not of two tokens.
+# $X$ is not in it. This is a dot product of two *positions*, not of two tokens.
 #
 # Our numbers are drawn in steps of 0.1. Every call names its seed, so a cell gives the same however often you
 # run it.
@@ -98,7 +98,7 @@ print_rows(words, R1, decimals=1)
 #
 # ### Loops say the equation aloud
 #
-# Three loops: one for each place that attends, one for each place that is attended to, one for the sum.
+# Three loops: one for each position that attends, one for each position that is attended to, one for the sum.
 
 # %%
 def scores_with_loops(R1, R2):
@@ -230,7 +230,7 @@ darkest = zip(words, weights.argmax(dim=1).tolist(), strict=True)
 plots.show(
     plots.attention_map(weights, words),
     "the attention map of our two factors, a row and a column for each of six words. The darkest cell of "
-    "each row: " + ", ".join(f"{word} at place {j}" for word, j in darkest) + ".",
+    "each row: " + ", ".join(f"{word} at position {j}" for word, j in darkest) + ".",
 )
 
 # %% [markdown]
@@ -304,7 +304,7 @@ print("cutting both factors is cutting the table:", equal(short, full[:, :6, :6]
 
 # %% [markdown]
 # Cut only `R2`, and 8 queries remain. And cut before the softmax, for the reason that you know from chapter
-# 02: what went to missing places is lost.
+# 02: what went to missing positions is lost.
 
 # %%
 cut_late = full.softmax(dim=-1)[:, :6, :6]
@@ -319,7 +319,7 @@ for when, cut in (("before", short.softmax(dim=-1)), ("after", cut_late)):
 allowed = axes_short(masks.causal(6)[0, 0], "query key", "allowed")
 causal_weights = short.masked_fill(~allowed, float("-inf")).softmax(dim=-1)
 causal_weights = axes_short(causal_weights, "head query key", "causal_weights")
-print("no weight on later places:", bool((causal_weights[:, ~allowed] == 0).all()))
+print("no weight on later positions:", bool((causal_weights[:, ~allowed] == 0).all()))
 print("every row sums to 1:      ", equal(causal_weights.sum(dim=-1), torch.ones(3, 6)))
 
 # %% [markdown]
@@ -330,7 +330,7 @@ print("every row sums to 1:      ", equal(causal_weights.sum(dim=-1), torch.ones
 
 # %% exercise="05.1" points=2
 def short_maps(R1, R2, length):
-    """Equation (7), the map alone, for every head and the first `length` places.
+    """Equation (7), the map alone, for every head and the first `length` positions.
 
     R1: head max_length rank. R2: head max_length rank. length: a whole number, below max_length.
     Returns the weights, head query key, where query and key have the size `length`. For head h:
@@ -349,12 +349,12 @@ check("05.1", short_maps)
 # %% [markdown]
 # <details><summary>Hint 1: where do I start?</summary>
 #
-# First cut, then multiply, then the softmax. Which axis of the factors counts places?
+# First cut, then multiply, then the softmax. Which axis of the factors counts positions?
 #
 # </details>
 # <details><summary>Hint 2: the product of all heads</summary>
 #
-# With `einsum`, `head` is on both inputs and on the result. The two axes of places need two names. With `@`,
+# With `einsum`, `head` is on both inputs and on the result. The two axes of positions need two names. With `@`,
 # turn the last two axes of the second factor, and those alone: `.transpose(1, 2)`; `.T` would turn all three.
 #
 # </details>
@@ -422,7 +422,7 @@ print("factorized random:     ", f"{parameters(FactorizedRandom(1024, head=1, ma
 
 # %% [markdown]
 # If the count of the scores contains the width $d$, they read tokens. If it contains the length $l$, they know
-# places.
+# positions.
 #
 # ## What rank means
 #
@@ -460,11 +460,11 @@ for k in (1, 2, 4, 6):
 # drop the rest. It is a theorem (Eckart and Young) that no other table of rank $k$ is closer, measured by
 # the sum of the squared differences.
 #
-# Our target has 16 places. Each likes itself and its neighbours, and all like place 0 a little more:
+# Our target has 16 positions. Each likes itself and its neighbours, and all like position 0 a little more:
 
 # %%
-place = torch.arange(16.0)
-target = 4 * torch.exp(-(place[:, None] - place).abs() / 2)
+position = torch.arange(16.0)
+target = 4 * torch.exp(-(position[:, None] - position).abs() / 2)
 target[:, 0] += 2
 U, sizes, V_rows = torch.linalg.svd(target)
 
@@ -666,7 +666,7 @@ for max_length in (8, 16, 32, 256):
 
 # %% [markdown]
 # $2 l k < l^2$ means $k < l/2$. At $l = 8$ and $k = 4$ nothing is saved, at $l = 8$ and $k = 8$ you pay
-# double. The paper's $k = 8$ saves from 17 places on; at its 256 places it keeps one sixteenth.
+# double. The paper's $k = 8$ saves from 17 positions on; at its 256 positions it keeps one sixteenth.
 #
 # Does that fit the paper's own numbers? Its translation model has 6 + 6 layers with 8 heads and length 256,
 # and it reports 67 million parameters with Random and 61 million with Factorized Random. The difference by
@@ -731,7 +731,7 @@ check("05.3", largest_rank)
 # </details>
 # <details><summary>Hint 2: check yourself before you ask the check</summary>
 #
-# A loop over the ranks needs no formula. Try it on paper with 16 and with 17 places.
+# A loop over the ranks needs no formula. Try it on paper with 16 and with 17 positions.
 #
 # </details>
 
@@ -739,7 +739,7 @@ check("05.3", largest_rank)
 # ## What rank a shift needs
 #
 # Back to "look at the word before". To have the first word look somewhere, let it look at the last: the
-# places stand in a circle. As a table of scores this is a shifted diagonal. What do its singular values
+# positions stand in a circle. As a table of scores this is a shifted diagonal. What do its singular values
 # say?
 
 # %%
@@ -756,8 +756,8 @@ print(f"error of the best table of rank 2: {100 * shifted_sizes[2:].norm() / shi
 #
 # ### Points on a circle
 #
-# Put the $l$ places on a circle like the hours of a clock. Place $j$ has the angle $\theta_j = 2\pi j / l$,
-# its point is $(\cos\theta_j, \sin\theta_j)$. Let query $i$ prefer the place $n$ steps away, at the angle
+# Put the $l$ positions on a circle like the hours of a clock. Position $j$ has the angle $\theta_j = 2\pi j / l$,
+# its point is $(\cos\theta_j, \sin\theta_j)$. Let query $i$ prefer the position $n$ steps away, at the angle
 # $\theta_i + \varphi$ with $\varphi = 2\pi n / l$; for the word before, $n = -1$. As scores take
 #
 # $$S_{ij} = c\, \cos(\theta_i + \varphi - \theta_j).$$
@@ -775,7 +775,7 @@ print(f"error of the best table of rank 2: {100 * shifted_sizes[2:].norm() / shi
 
 # %%
 angle = 2 * pi * torch.arange(6) / 6
-step = 2 * pi / 6  # from one place to the next
+step = 2 * pi / 6  # from one position to the next
 R1_back = 10 * torch.stack([torch.cos(angle - step), torch.sin(angle - step)], dim=1)
 R2_back = torch.stack([torch.cos(angle), torch.sin(angle)], dim=1)
 R1_back, R2_back = axes(R1_back, "query rank", "R1_back"), axes(R2_back, "key rank", "R2_back")
@@ -808,7 +808,7 @@ print("its weight:            ", [f"{weight:.2f}" for weight in map_reversal.ama
 axes_two = Axes(head=2, length=6)
 pair = axes_two(torch.stack([map_back, map_reversal]), "head query key", "pair")
 plots.show(
-    plots.attention_map(pair, words, titles=["the place before", "reversal"]),
+    plots.attention_map(pair, words, titles=["the position before", "reversal"]),
     "two attention maps from factors of rank 2. Left, the dark cells stand one to the left of the diagonal, "
     "and the first word looks at the last. Right, they stand on the other diagonal, from top right to bottom "
     "left.",
@@ -836,7 +836,7 @@ print("best keys with rank 1:", one_column.argmax(dim=1).unique().tolist())
 # whole numbers:
 
 # %%
-def weight_of_the_place_before(length, c):
+def weight_of_the_position_before(length, c):
     """The weight of the right key. All rows have the same scores, only turned, so row 0 tells it."""
     row = c * torch.cos(2 * pi * (torch.arange(length) + 1) / length)  # key j for query 0
     return row.softmax(dim=0)[length - 1].item()
@@ -844,7 +844,7 @@ def weight_of_the_place_before(length, c):
 
 for length in (6, 12, 24, 48):
     c = 1
-    while weight_of_the_place_before(length, c) < 0.9:
+    while weight_of_the_position_before(length, c) < 0.9:
         c += 1
     print(f"l = {length:2}: c = {c:3}, predicted {log(18) / (1 - cos(2 * pi / length)):3.0f}")
 
@@ -868,13 +868,13 @@ for length in (24, 48):
 #
 # ### Exercise 05.4: factors for any shift
 #
-# *15 minutes, medium.* Build the two factors with which query $i$ looks at place $i + n$, for any length
-# and any $n$, forwards and backwards. The check looks at the map: at the best key of each query whose place
+# *15 minutes, medium.* Build the two factors with which query $i$ looks at position $i + n$, for any length
+# and any $n$, forwards and backwards. The check looks at the map: at the best key of each query whose position
 # $i + n$ is inside the sentence, and at its weight.
 
 # %% exercise="05.4" points=2
 def shift_factors(length, shift):
-    """Factors of rank 2 for "look at the place `shift` steps away".
+    """Factors of rank 2 for "look at the position `shift` steps away".
 
     length: a whole number, at least 9. shift: a whole number, from -3 to 3, not 0.
     Returns a tuple (R1, R2), both length rank, with rank = 2. In softmax(R1 @ R2.T), row i has its highest
@@ -895,10 +895,10 @@ check("05.4", shift_factors)
 # %% [markdown]
 # <details><summary>Hint 1: where do I start?</summary>
 #
-# The cell with `R1_back` is a shift by -1 for 6 places. Which three numbers in it must become variables?
+# The cell with `R1_back` is a shift by -1 for 6 positions. Which three numbers in it must become variables?
 #
 # </details>
-# <details><summary>Hint 2: the places are right, the weights are not</summary>
+# <details><summary>Hint 2: the positions are right, the weights are not</summary>
 #
 # The scale must grow with the length. The formula for the prediction above gives *about* 0.9. Ask for a gap
 # that is somewhat larger.
@@ -979,12 +979,12 @@ except ValueError as error:
 # ### The learning rate
 #
 # Chapter 03 shows why $R$ needs its own learning rate. Adam moves a number by about the learning rate a
-# step, however small the gradient. What does that mean for factors? For 12 places the circle needs $c =
+# step, however small the gradient. What does that mean for factors? For 12 positions the circle needs $c =
 # 22$. If both factors share it, each has points at the distance $\sqrt{22}$ from 0, between 4 and 5. A
 # number that starts near 0 and moves 0.001 a step has come 0.3 far after 300 steps. With 0.01 it can come 3
 # far, with 0.1 it is there.
 #
-# We train on "look at the place before", on the circle of 12. The *loss*, the number that training makes
+# We train on "look at the position before", on the circle of 12. The *loss*, the number that training makes
 # small, is minus the logarithm of the weight on the right key, averaged over the rows. It is 0 if each
 # right key has all the weight. Predict the three weights. Then run it.
 
@@ -1003,17 +1003,17 @@ def train(goal, rank, learning_rate, steps):
     return module, loss.item()
 
 
-place_before = torch.eye(12).roll(-1, dims=1)
+position_before = torch.eye(12).roll(-1, dims=1)
 for learning_rate in (0.001, 0.01, 0.1):
-    module_12, _ = train(place_before, rank=2, learning_rate=learning_rate, steps=300)
+    module_12, _ = train(position_before, rank=2, learning_rate=learning_rate, steps=300)
     learned = module_12(torch.zeros(1, 12, 1))[0, 0].softmax(dim=-1)
-    right = (learned * place_before).sum(dim=1)
+    right = (learned * position_before).sum(dim=1)
     print(f"learning rate {learning_rate:5}: mean weight of the right key {right.mean():.1f}")
 
 # %% [markdown]
 # The library's training loop puts $R$, $R_1$ and $R_2$ into one group with 10 times the learning rate of
 # the rest, and without weight decay, which would pull them back to 0. And what did the last run find? Each
-# place has two numbers in $R_2$. They are a point in the plane. Nobody told it about circles:
+# position has two numbers in $R_2$. They are a point in the plane. Nobody told it about circles:
 
 # %%
 points = module_12.R2.detach()[0]
@@ -1031,12 +1031,12 @@ panel.set_xlabel("column 0 of R2")
 panel.set_ylabel("column 1 of R2")
 plots.show(
     fig,
-    "the two learned numbers of each of 12 places, as points in the plane with the number of the place. They "
-    "form a ring around the middle. Going round it, the places do not come in their order.",
+    "the two learned numbers of each of 12 positions, as points in the plane with the number of the position. They "
+    "form a ring around the middle. Going round it, the positions do not come in their order.",
 )
 
 # %% [markdown]
-# A ring, as predicted, but the places stand on it in any order. The next section says why that is no harm.
+# A ring, as predicted, but the positions stand on it in any order. The next section says why that is no harm.
 #
 # ## Where it breaks
 #
@@ -1052,7 +1052,7 @@ print("best key of each query:", map_wild.argmax(dim=1).tolist())
 
 # %% [markdown]
 # One key a row is thus no limit, if the scores may be large. What the circle cannot do is to like *two far
-# places* and not what lies between. For a query, the scores of all keys are one cosine wave around the
+# positions* and not what lies between. For a query, the scores of all keys are one cosine wave around the
 # circle. It has one top, so the two best keys are neighbours, for every query that there can be. We try
 # 1,000 directions:
 
@@ -1065,9 +1065,9 @@ steps_apart = torch.minimum(steps_apart, 6 - steps_apart)
 print("steps between the two best keys:", steps_apart.unique().tolist())
 
 # %% [markdown]
-# So how does the error fall with the rank? Four goals for 12 places: the place before; a random reordering
-# of the places (each query looks at one, each place is looked at once); for each query 3 random places; for
-# each query 6 random places, half of all. Each is trained with ranks from 1 to 12, all alike. The error is
+# So how does the error fall with the rank? Four goals for 12 positions: the position before; a random reordering
+# of the positions (each query looks at one, each position is looked at once); for each query 3 random positions; for
+# each query 6 random positions, half of all. Each is trained with ranks from 1 to 12, all alike. The error is
 # the loss minus the lowest value that it can have, so 0 is perfect. (Its unit is the *nat*, that of the
 # natural logarithm.)
 
@@ -1075,7 +1075,7 @@ print("steps between the two best keys:", steps_apart.unique().tolist())
 generator = torch.Generator().manual_seed(0)
 
 
-def random_places(count):
+def random_positions(count):
     """For each query `count` random keys, with equal weights."""
     goal = torch.zeros(12, 12)
     for i in range(12):
@@ -1084,10 +1084,10 @@ def random_places(count):
 
 
 goals = {
-    "the place before": place_before,
+    "the position before": position_before,
     "a reordering": torch.eye(12)[torch.randperm(12, generator=generator)],
-    "3 places": random_places(3),
-    "6 places": random_places(6),
+    "3 positions": random_positions(3),
+    "6 positions": random_positions(6),
 }
 ranks = [1, 2, 4, 8, 12]
 errors = {}
@@ -1106,16 +1106,16 @@ panel.set_ylabel("error of the map (nats)")
 panel.legend()
 plots.show(
     fig,
-    "the error of the trained map against the rank, for four goals. With rank 1 all are far off. The place "
-    "before and the reordering are near 0 from rank 2 on; 3 random places a query from rank 4 on; 6 random "
-    "places a query only with rank 8 and 12.",
+    "the error of the trained map against the rank, for four goals. With rank 1 all are far off. The position "
+    "before and the reordering are near 0 from rank 2 on; 3 random positions a query from rank 4 on; 6 random "
+    "positions a query only with rank 8 and 12.",
 )
 for name, values in errors.items():
     enough = [k for k, error in zip(ranks, values, strict=True) if error < 0.05]
     print(f"{name:>16}: error below 0.05 with the ranks {enough}")
 
 # %% [markdown]
-# The more places a row must pick out, the more columns the factors need. This is what Factorized Random
+# The more positions a row must pick out, the more columns the factors need. This is what Factorized Random
 # gives up. The rest it shares with Random: it never reads a word, and it is tied to `max_length`.
 #
 # ## The same as the library's layer

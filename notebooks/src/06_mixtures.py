@@ -36,13 +36,13 @@ def equal(a, b):
 # %% [markdown]
 # ## The question
 #
-# You have five ways to score a pair of places. The dot product compares two tokens, Dense reads the token
+# You have five ways to score a pair of positions. The dot product compares two tokens, Dense reads the token
 # that attends, Random reads no token at all, and the factorized scores are smaller versions of the last
 # two. **Why choose? Can a layer use several, and learn how much of each?**
 #
 # Take one row of one map, that of the query "saw". Two *parts* have an opinion. Part 0 looks at neighbours,
 # as Random can. Part 1 looks at nouns, as the dot product can. The scores are made up by hand: 4 for a
-# place that the part wants, 0 for the others.
+# position that the part wants, 0 for the others.
 
 # %%
 words = "the dog saw a small bird".split()
@@ -160,7 +160,7 @@ print("same values:", equal(mix_with_matmul(alphas, scores), mixed))
 
 # %%
 for logits in ([0.0, 0.0, 0.0], [1.0, 0.0, -1.0], [4.0, 3.0, 2.0], [20.0, 0.0, 0.0]):
-    print(logits, "->", torch.tensor(logits).softmax(dim=0))
+    print(logits, "->", " ".join(f"{alpha:.3f}" for alpha in torch.tensor(logits).softmax(dim=0)))
 
 # %% [markdown]
 # Equal logits give equal alphas: the start. Adding 3 to every logit changes nothing (rows two and three),
@@ -307,7 +307,7 @@ for name, row in rows.items():
     print(f"{name:>6}", " ".join(f"{weight:.2f}" for weight in row.tolist()))
 
 # %% [markdown]
-# Mixing inside asks for places that part 0 **and** part 1 want. Mixing after asks for places that part 0
+# Mixing inside asks for positions that part 0 **and** part 1 want. Mixing after asks for positions that part 0
 # **or** part 1 wants. The reason is in one line: an exponential turns a sum into a product. In each row the
 # map of the mixture is the *product* of the parts' maps, each to the power of its alpha, divided by its
 # sum. After the softmax it is their average.
@@ -320,7 +320,7 @@ print("inside is the product of powers:", equal(mix_inside(alphas, scores), from
 print("inside equals after:            ", equal(mix_inside(alphas, scores), mix_after(alphas, scores)))
 
 # %% [markdown]
-# So one part can *forbid* a place inside: a very low score there survives the sum. After the softmax it
+# So one part can *forbid* a position inside: a very low score there survives the sum. After the softmax it
 # cannot. Let part 1 forbid "dog":
 
 # %%
@@ -339,7 +339,7 @@ mirrored = [torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 3.0]])]
 cases = {
     "one alpha is 1": (torch.tensor([0.0, 1.0, 0.0]), scores),
     "every part has the same map": (half, [S, S + draw(12, 6, 1, high=2)]),  # a constant in each row
-    "two mirrored rows of two places": (half, mirrored),
+    "two mirrored rows of two positions": (half, mirrored),
 }
 for name, case in cases.items():
     print(f"{name:>31}:", equal(mix_inside(*case), mix_after(*case)))
@@ -439,7 +439,7 @@ print(f"predicted for d 1024: {sqrt(1024) / 3:.1f}, and scaled: {1 / 3:.2f}")
 
 # %% [markdown]
 # What does $R$ change in the map? Compare the weights with and without it. *Moved* is the share of a row's
-# weight that goes to other places, half the sum of the changes, on average over the rows. For reference:
+# weight that goes to other positions, half the sum of the changes, on average over the rows. For reference:
 # $R$ added to nothing at all.
 
 # %%
@@ -497,7 +497,7 @@ for name in ("dot_product", "random", "factorized_dense"):
 # ### What (9) without alphas changes
 #
 # Now (9) itself, with the library's parts: Factorized Random gives $R_1 R_2^T$, Dense gives $F(X)$. Alphas of 1
-# and 1 instead of ½ and ½ double all mixed scores. The order of the places stays, the map becomes sharper:
+# and 1 instead of ½ and ½ double all mixed scores. The order of the positions stays, the map becomes sharper:
 
 # %%
 _ = torch.manual_seed(0)
@@ -506,7 +506,7 @@ factorized, F_of_X = (part(sentences) for part in nine.parts)
 literal = axes_heads(factorized + F_of_X, "batch head query key", "literal")
 with_alphas = axes_heads(nine(sentences), "batch head query key", "with_alphas")
 print("twice the scores:", equal(literal, 2 * with_alphas))
-print("the same place is darkest in each row:", equal(literal.argmax(dim=-1), with_alphas.argmax(dim=-1)))
+print("the same position is darkest in each row:", equal(literal.argmax(dim=-1), with_alphas.argmax(dim=-1)))
 top, top_with_alphas = (table.softmax(dim=-1).amax(dim=-1) for table in (literal, with_alphas))
 print("its weight is larger in each row:", bool((top > top_with_alphas).all()))
 
@@ -558,9 +558,9 @@ for name in ("random + factorized_random", "random + dense", "dense + dot_produc
 # %%
 largest = [picture / picture.max().clamp(min=1e-9) for picture in pictures.values()]
 titles = ["random +\nfact. random", "random +\ndense", "dense +\ndot product"]
-names_of_places = [str(place) for place in range(6)]
+names_of_positions = [str(position) for position in range(6)]
 plots.show(
-    plots.attention_map(torch.stack(largest), names_of_places, titles=titles, label="change (1 = largest)"),
+    plots.attention_map(torch.stack(largest), names_of_positions, titles=titles, label="change (1 = largest)"),
     "how much each score changes when token 1 changes, in three mixtures. Random and Factorized Random: "
     "nothing. Random and Dense: row 1 alone. Dense and dot product: all rows, for the dot product compares.",
 )
@@ -569,12 +569,12 @@ plots.show(
 # ## What the alphas learn
 #
 # Now let training choose. We need tasks for which we know which score helps. A sentence has 12 tokens. A
-# token is a letter and a digit. Each of the letters A to F occurs twice, at random places: the two are
+# token is a letter and a digit. Each of the letters A to F occurs twice, at random positions: the two are
 # *twins*. The digits, 0 to 7, are random. For every token the model must name a digit:
 #
 # | task | the digit of | what it takes |
 # |---|---|---|
-# | next | the next token (after the last comes the first) | the *place* |
+# | next | the next token (after the last comes the first) | the *position* |
 # | twin | the other token with the same letter | a *comparison* |
 # | after the twin | the token after the twin | first the one, then the other |
 
@@ -590,10 +590,10 @@ def sentences_and_answers(task, generator, batch):
     digits = torch.randint(DIGITS, (batch, LENGTH), generator=generator)
     same_letter = letters[:, :, None] == letters[:, None, :]
     others = ~torch.eye(LENGTH, dtype=torch.bool)  # no token is its own twin
-    twin = (same_letter & others).int().argmax(dim=2)  # the one place that is left
-    place = torch.arange(LENGTH).expand(batch, LENGTH)
-    looked_at = {"next": (place + 1) % LENGTH, "twin": twin, "after the twin": (twin + 1) % LENGTH}[task]
-    return letters, digits, digits.gather(1, looked_at)  # gather picks, in each row, the places looked at
+    twin = (same_letter & others).int().argmax(dim=2)  # the one position that is left
+    position = torch.arange(LENGTH).expand(batch, LENGTH)
+    looked_at = {"next": (position + 1) % LENGTH, "twin": twin, "after the twin": (twin + 1) % LENGTH}[task]
+    return letters, digits, digits.gather(1, looked_at)  # gather picks, in each row, the positions looked at
 
 # %% [markdown]
 # One sentence of each, to read:
@@ -611,7 +611,7 @@ for task in ("next", "twin", "after the twin"):
 # features for each letter, or digit; the two rows of a token are added. Each layer *adds* what it finds to
 # the features. A last linear layer turns them into 8 logits, one for each digit.
 #
-# Nothing tells the model the place of a token. So the dot product cannot know places, and Random cannot
+# Nothing tells the model the position of a token. So the dot product cannot know positions, and Random cannot
 # compare.
 
 # %%
@@ -638,11 +638,11 @@ class TwoLayers(nn.Module):
 def rates(model):
     """Three groups of parameters for Adam."""
     groups = {"R": 0.1, "logits": 0.03, "rest": 0.003}
-    found = {group: [] for group in groups}
+    grouped = {group: [] for group in groups}
     for name, parameter in model.named_parameters():
         last = name.split(".")[-1]
-        found[last if last in groups else "rest"].append(parameter)
-    return [{"params": found[group], "lr": rate} for group, rate in groups.items() if found[group]]
+        grouped[last if last in groups else "rest"].append(parameter)
+    return [{"params": grouped[group], "lr": rate} for group, rate in groups.items() if grouped[group]]
 
 
 STEPS = {"next": 150, "twin": 150, "after the twin": 250}
@@ -726,11 +726,11 @@ plots.show(
 
 # %%
 for seed in (0, 1):
-    found = {key: values[seed] for key, values in alpha.items()}
-    assert found["next", 0] > 0.65 and found["next", 1] > 0.65
-    assert found["twin", 0] < 0.45 and found["twin", 1] < 0.45
-    assert found["after the twin", 0] > 0.85
-    assert found["after the twin", 0] - found["after the twin", 1] > 0.2
+    of_seed = {key: values[seed] for key, values in alpha.items()}
+    assert of_seed["next", 0] > 0.65 and of_seed["next", 1] > 0.65
+    assert of_seed["twin", 0] < 0.45 and of_seed["twin", 1] < 0.45
+    assert of_seed["after the twin", 0] > 0.85
+    assert of_seed["after the twin", 0] - of_seed["after the twin", 1] > 0.2
 print("next: Random above 0.65 in both layers")
 print("twin: the dot product above 0.55 in both layers")
 print("after the twin: Random above 0.85 in layer 0, and at least 0.2 lower in layer 1")
@@ -775,18 +775,18 @@ def stretched(table):
 
 
 pictures = torch.stack([stretched(table_of_random(last[0], layer)) for layer in (0, 1)])
-numbers = [str(place) for place in range(LENGTH)]
+numbers = [str(position) for position in range(LENGTH)]
 plots.show(
     plots.attention_map(pictures, numbers, titles=["layer 0", "layer 1"], label="alpha R, stretched"),
-    "two tables of 12 times 12 places, R after training on the last task. Layer 0: in each row the place before "
-    "the query is darkest. Layer 1: in each row the place after the query is white.",
+    "two tables of 12 times 12 positions, R after training on the last task. Layer 0: in each row the position before "
+    "the query is darkest. Layer 1: in each row the position after the query is white.",
 )
 i = torch.arange(LENGTH)
 for model in last:
     assert table_of_random(model, 0).argmax(dim=1).equal((i - 1) % LENGTH)
     assert table_of_random(model, 1).argmin(dim=1).equal((i + 1) % LENGTH)
-print("layer 0: every row of R is highest at the place before the query, for both seeds")
-print("layer 1: every row of R is lowest at the place after the query, for both seeds")
+print("layer 0: every row of R is highest at the position before the query, for both seeds")
+print("layer 1: every row of R is lowest at the position after the query, for both seeds")
 
 # %% [markdown]
 # Now you can read what the model does:
@@ -795,8 +795,8 @@ print("layer 1: every row of R is lowest at the place after the query, for both 
 #    stands before it.
 # 2. **Layer 1, dot product.** Every token looks for tokens with *its own letter before them*. There are two:
 #    the token after its twin, which is wanted, and its own next neighbour.
-# 3. **Layer 1, Random.** The dot product cannot tell these two apart, because nothing tells it the places.
-#    Random can: it forbids the place after the query.
+# 3. **Layer 1, Random.** The dot product cannot tell these two apart, because nothing tells it the positions.
+#    Random can: it forbids the position after the query.
 #
 # You may have expected another way: first fetch the digit of the next token, then look for the twin. Training
 # found this one, with both seeds.
@@ -806,7 +806,7 @@ print("layer 1: every row of R is lowest at the place after the query, for both 
 
 # %%
 def weight_on(model, with_random):
-    """The mean weight, in layer 1, on the place after the twin and on the place after the query.
+    """The mean weight, in layer 1, on the position after the twin and on the position after the query.
 
     with_random: 1 to keep the scores of Random, 0 to leave them out.
     """
@@ -958,9 +958,9 @@ def table_row(score, x, other):
     x, other: two different sentences, each "1 length d_model".
     Returns a tuple of three texts:
     - "nothing" if no row of the scores ever moves when a token changes; "own token" if rows move, but each
-      only when its own token changes; "other tokens" if some row moves when the token of another place does.
+      only when its own token changes; "other tokens" if some row moves when the token of another position does.
     - "global" if x and other get the same scores, else "local".
-    - "yes" if some row moves when the token of another place changes, else "no".
+    - "yes" if some row moves when the token of another position changes, else "no".
     A score moves if it changes by more than 0.00001.
     """
     ### BEGIN SOLUTION

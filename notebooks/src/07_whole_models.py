@@ -36,7 +36,7 @@ from synth_lib.shapes import Axes
 # layer? And does anything out there have to know which S is inside?**
 #
 # This chapter needs words of two languages, and four *special tokens*: a filler, the start and the end of a
-# text, and a separator between two texts. A token is from now on a whole number, the place of its word in the
+# text, and a separator between two texts. A token is from now on a whole number, the position of its word in the
 # vocabulary.
 
 # %%
@@ -112,7 +112,7 @@ def shaken(module, seed=0):
 #
 # Attention is equation (3), followed by the output projection. The mlp works on each token alone: a layer $d \to
 # 4d$, a function that bends, a layer $4d \to d$. A model is a stack of blocks between two tables. In a language
-# model the token $t_i$ at place $i$ becomes a row, and what the last block makes of that row becomes one logit for
+# model the token $t_i$ at position $i$ becomes a row, and what the last block makes of that row becomes one logit for
 # each word ($X''$ is that of the last block, and $\mathrm{norm}''$ a norm of its own):
 #
 # $$X_i = E_{t_i} + P_i, \qquad \text{logits}_i = E \; \mathrm{norm}''(X''_i)$$
@@ -121,12 +121,12 @@ def shaken(module, seed=0):
 # |---|---|---|---|
 # | $t$ | `tokens` | batch length | whole numbers |
 # | $E$ | `token` | vocab d_model | a row for each word |
-# | $P$ | `position` | length d_model | a row for each place, up to `max_length` |
+# | $P$ | `position` | length d_model | a row for each position, up to `max_length` |
 # | $X, X', X''$ | `x` | batch length d_model | the tokens on their way through a block |
 # | $\text{logits}$ | `logits` | batch length vocab | the score of each word to come next |
 #
 # > **Not in the paper.** It takes all this as known, "the standard base model", so these equations have no number
-# > there, and it does not say where its norms stand. Ours stand before each part (*pre-norm*), and our places are
+# > there, and it does not say where its norms stand. Ours stand before each part (*pre-norm*), and our positions are
 # > learned rows.
 #
 # ## The block
@@ -176,7 +176,7 @@ for factor in (1, 10):
     print(f"x times {factor:2}: the largest weight of a row is {weights.amax(dim=-1).mean():.2f} on average")
 
 # %% [markdown]
-# The scores of the dot product grew a hundred times, and the softmax looks at one place only. So every part
+# The scores of the dot product grew a hundred times, and the softmax looks at one position only. So every part
 # reads a copy of standard size. A *layer norm* takes each token by itself: its mean becomes 0, its standard
 # deviation 1. Then each of the `d_model` features gets a learned factor and a learned shift, which start at 1
 # and 0. In loops, as one line, and as torch's module:
@@ -319,7 +319,7 @@ check("07.1", residual_block)
 # %% [markdown]
 # ## A language model
 #
-# ### Tokens and places become rows
+# ### Tokens and positions become rows
 #
 # A token is a number, and picks a row of a table. That is the same as a product with a row of zeros and a single
 # one (*one-hot*), and `nn.Embedding` is the module that holds the table:
@@ -344,10 +344,10 @@ for name, score in nine.items():
 
 # %% [markdown]
 # In one layer the dot product alone sees a bag of words. (With more layers the causal mask gives some of the order
-# away: token 1 has not read what token 2 has.) Every synthesizer, and every mixture with one, knows places by
+# away: token 1 has not read what token 2 has.) Every synthesizer, and every mixture with one, knows positions by
 # itself: they stand in its parameters. Still all nine models get a row of $P$ added to each token. Without a mask
 # it is the only source of order for the dot product. The others need it where the *words* come in: a value says
-# "dog", and with $P$ it can say "dog, at place 1".
+# "dog", and with $P$ it can say "dog, at position 1".
 #
 # ### Rows become logits
 #
@@ -392,8 +392,8 @@ for name, score in nine.items():
 print("all nine: only the last row moves; outputs and gradients are those of the library")
 
 # %% [markdown]
-# One pass gives a prediction at *every* place: the logits at place $i$ are about token $i + 1$ and know the
-# tokens 0 to $i$. That is why a causal model learns from all places of a text at once.
+# One pass gives a prediction at *every* position: the logits at position $i$ are about token $i + 1$ and know the
+# tokens 0 to $i$. That is why a causal model learns from all positions of a text at once.
 #
 # To have something to listen to, train one on eight texts: four sentences, some more often than others. The loss is
 # the mean of $-\log$ of the probability of the word that comes, where one comes. (`ignore_index` leaves the padding
@@ -447,12 +447,12 @@ show(logits=row, softmax=row.softmax(dim=0))
 
 # %%
 def draw_by_hand(probabilities, u):
-    """The first place at which the running sum of the probabilities goes beyond u, a number from 0 to 1."""
+    """The first position at which the running sum of the probabilities goes beyond u, a number from 0 to 1."""
     total = 0.0
-    for place, probability in enumerate(probabilities.tolist()):
+    for position, probability in enumerate(probabilities.tolist()):
         total += probability
         if u < total:
-            return place
+            return position
 
 
 print("greedy:", words[row.argmax()])
@@ -489,7 +489,7 @@ show(**{f"k = {k}": keep_top_k(row, k).softmax(dim=0) for k in (1, 2, 3)})
 # %%
 order = row.argsort(descending=True)
 ordered = row.softmax(dim=0)[order]
-print([words[place] for place in order])
+print([words[position] for position in order])
 for name, numbers in {"probability": ordered, "running sum": ordered.cumsum(dim=0)}.items():
     print(f"{name}:", [f"{number:.2f}" for number in numbers.tolist()])
 
@@ -500,11 +500,11 @@ for name, numbers in {"probability": ordered, "running sum": ordered.cumsum(dim=
 def keep_top_p(row, p):
     allowed = torch.zeros(len(row), dtype=torch.bool)
     total = 0.0
-    for place in row.argsort(descending=True).tolist():
+    for position in row.argsort(descending=True).tolist():
         if total >= p:  # the words so far are enough
             break
-        allowed[place] = True
-        total += row.softmax(dim=0)[place].item()
+        allowed[position] = True
+        total += row.softmax(dim=0)[position].item()
     return row.masked_fill(~allowed, float("-inf"))
 
 
@@ -532,7 +532,7 @@ for name, (options, ours) in rules.items():
 # %% [markdown]
 # ### A text, word by word
 #
-# Read the text, take the logits of the *last* place, choose a word, append it, and begin again.
+# Read the text, take the logits of the *last* position, choose a word, append it, and begin again.
 
 # %%
 def write(model, tokens, count, **rule):
@@ -634,7 +634,7 @@ for name, score in nine.items():
 print("the logits of the first five tokens stay when a sixth is appended, for all nine")
 
 # %% [markdown]
-# So only the newest token has to be computed, at place $t$. What does its row of equation (3) need?
+# So only the newest token has to be computed, at position $t$. What does its row of equation (3) need?
 #
 # - its row of scores, $t + 1$ numbers, and
 # - the **values** of all tokens up to it. Those of the earlier tokens were computed before: keep them.
@@ -726,7 +726,7 @@ for name, caches in caches_of.items():
     formula = 4 * layer * batch * length * d_model * tensors
     counted = sum(cache.bytes for cache in caches)
     print(f"{name:>17}: counted {counted:5,}, formula {formula:5,}, {counted / 2304:.0%} of a key-value cache")
-    assert axes_head(caches[0].value, "batch head key d_head") is caches[0].value
+    assert axes_head(caches[0].entries[0], "batch head key d_head") is caches[0].entries[0]
 
 # %% [markdown]
 # Half. In the size of the paper's language model, 6 layers, $d = 512$ and length 256, a full cache for one text:
@@ -737,7 +737,7 @@ for name, tensors in {"values": 1, "keys and values": 2}.items():
 
 # %% [markdown]
 # Two limits. A mixture with the dot product saves nothing. And a cache ends at `max_length`: to go on, the text
-# must move by one place. Then every token stands at another place and gets another row of $P$, and all values are
+# must move by one position. Then every token stands at another position and gets another row of $P$, and all values are
 # new. So from there on `generate` reads the last `max_length` tokens again at every step. With and without the cache
 # it must write the same, beyond `max_length` too:
 
@@ -760,8 +760,8 @@ def next_step(token, past, R, W1, W2, G):
     """One step with a cache.
 
     token: batch d_model, the newest. past: batch head key d_head, the values of all tokens before it.
-    R: head query key, W1: d_model (head d_head), W2: head d_head key, all for max_length places; G: d_model
-    (head d_head) makes values. The newest token stands at place t, where t is how many tokens came before.
+    R: head query key, W1: d_model (head d_head), W2: head d_head key, all for max_length positions; G: d_model
+    (head d_head) makes values. The newest token stands at position t, where t is how many tokens came before.
     Returns (mixed, value), mixed: batch head d_head, value: batch head key d_head with t + 1 keys.
     For sentence b and head h, with own = slice(h * d_head, (h + 1) * d_head):
 
@@ -803,10 +803,10 @@ check("07.3", next_step)
 # </details>
 
 # %% [markdown]
-# ## Reading whole texts: places and padding
+# ## Reading whole texts: positions and padding
 #
 # A model that only reads, an *encoder*, needs no causal mask. Its last rows are the result; there are no logits.
-# But now later places can be seen, and in a batch some of them are padding.
+# But now later positions can be seen, and in a batch some of them are padding.
 
 # %%
 class OurEncoder(nn.Module):
@@ -819,15 +819,15 @@ class OurEncoder(nn.Module):
         )
         self.norm = nn.LayerNorm(d_model)
 
-    def forward(self, tokens, real=None, places=None):
-        places = torch.arange(tokens.shape[1]) if places is None else places
-        x = self.token(tokens) + self.position(places)
+    def forward(self, tokens, real=None, positions=None):
+        positions = torch.arange(tokens.shape[1]) if positions is None else positions
+        x = self.token(tokens) + self.position(positions)
         for block in self.blocks:
             x = block(x, real)
         return self.norm(x)
 
 # %% [markdown]
-# `real` is the padding mask of [chapter 01](01_dot_product.ipynb), "batch 1 1 key". `places` says which row of $P$
+# `real` is the padding mask of [chapter 01](01_dot_product.ipynb), "batch 1 1 key". `positions` says which row of $P$
 # each token gets: 0, 1, 2, ... unless you say something else.
 #
 # ### Padding on the right changes nothing
@@ -852,8 +852,8 @@ for name, score in nine.items():
 #
 # ### Padding on the left moves every word
 #
-# Padding on the left has a charm: all texts end at the same place, so the newest token of a whole batch is
-# `x[:, -1]`. But now "the" stands at place 2.
+# Padding on the left has a charm: all texts end at the same position, so the newest token of a whole batch is
+# `x[:, -1]`. But now "the" stands at position 2.
 
 # %%
 left_tokens = axes(torch.stack([tokens[0], tokens[1].roll(2)]), "batch length", "left_tokens")
@@ -862,23 +862,23 @@ print("tokens:", left_tokens[1].tolist())
 print("real:  ", left_real[1, 0, 0].int().tolist())
 
 # %% [markdown]
-# The mask is right. Who gets another result? And if you repair the places, so that "the" gets row 0 of $P$ again?
+# The mask is right. Who gets another result? And if you repair the positions, so that "the" gets row 0 of $P$ again?
 # Predict both columns.
 
 # %%
-places = (torch.arange(6) - torch.tensor([[0], [2]])).clamp(min=0)  # a filler gets place 0: nobody looks at it
-places = axes(places, "batch length", "places")
+positions = (torch.arange(6) - torch.tensor([[0], [2]])).clamp(min=0)  # a filler gets position 0: nobody looks at it
+positions = axes(positions, "batch length", "positions")
 for name, score in nine.items():
     encoder = shaken(OurEncoder(**sizes, score=score))
     alone = encoder(tokens[1:, :4])
     left = axes(encoder(left_tokens, left_real), "batch length d_model", "left")
-    repaired = axes(encoder(left_tokens, left_real, places), "batch length d_model", "repaired")
+    repaired = axes(encoder(left_tokens, left_real, positions), "batch length d_model", "repaired")
     print(f"{name:>17}: same with padding on the left {equal(left[1:, 2:], alone)}, "
-          f"with repaired places {equal(repaired[1:, 2:], alone)}")
+          f"with repaired positions {equal(repaired[1:, 2:], alone)}")
 
 # %% [markdown]
-# The dot product alone is repaired, because $P$ is the only way in which it knows places. A synthesizer knows
-# them a second time: row and column numbers *are* the places of Random, and the columns of Dense are. Row 0 of $R$
+# The dot product alone is repaired, because $P$ is the only way in which it knows positions. A synthesizer knows
+# them a second time: row and column numbers *are* the positions of Random, and the columns of Dense are. Row 0 of $R$
 # was learned for the first word of a text, and now a filler uses it. Here is what one layer of Random does with
 # the four words. (`F.pad` adds rows of zeros, behind them or in front.)
 
@@ -898,8 +898,8 @@ plots.show(fig, "the map of one Random layer for the same four words. The darkes
 # Both are blocks of one table $R$: its rows and columns 0 to 3 with padding on the right, 2 to 5 with padding on the
 # left. The words had no say.
 #
-# **The remedy:** keep padding on the right for an S that is bound to places. If a batch comes with padding on the
-# left, roll each row back, read, and, if you must, roll the result. Then every text starts at place 0, in $P$ and in
+# **The remedy:** keep padding on the right for an S that is bound to positions. If a batch comes with padding on the
+# left, roll each row back, read, and, if you must, roll the result. Then every text starts at position 0, in $P$ and in
 # S. (The library's models want padding on the right, and `generate` wants beginnings of one length: group them.)
 
 # %%
@@ -918,7 +918,7 @@ for name, score in nine.items():
 print("rolled to the right, read, rolled back: the same as alone, for all nine")
 
 # %% [markdown]
-# A longer text has no place at all. Not even the dot product can read it here, since $P$ ends as well:
+# A longer text has no position at all. Not even the dot product can read it here, since $P$ ends as well:
 
 # %%
 try:
@@ -1025,7 +1025,7 @@ pairs = encode(
 axes_pairs = Axes(batch=2, length=8, vocab=24)
 pairs = axes_pairs(pairs, "batch length", "pairs")
 second_starts = [row.tolist().index(SEPARATOR) + 1 for row in pairs]
-print("the second sentence begins at place", second_starts)
+print("the second sentence begins at position", second_starts)
 
 # %% [markdown]
 # Change a word of the *first* sentence, "dog" to "bird". Do the rows of the words of the *second* sentence move in
@@ -1049,8 +1049,8 @@ for name, score in nine.items():
 # has read the first sentence through the *values* of layer 0, and its row follows. That is not yet a comparison,
 # but it is a way to one; [Table 1](06_mixtures.ipynb) speaks of one layer. With Random alone no map ever moves.
 #
-# And "slept" of the second sentence stands at place 6 in one pair and at place 7 in the other, because of a word in
-# the first sentence. An S that is bound to places sees two different tasks.
+# And "slept" of the second sentence stands at position 6 in one pair and at position 7 in the other, because of a
+# word in the first sentence. An S that is bound to positions sees two different tasks.
 #
 # The paper reports what follows on GLUE, a set of tasks of which most are pairs: an average of 83.5 for its
 # baseline, 75.1 for Random, 72.0 for Dense, 82.6 for Dense + Vanilla, 84.1 for Random + Vanilla. Its own reason: the
@@ -1121,8 +1121,8 @@ for score in ("dot_product", "dense", "factorized_dense", "random", "factorized_
 
 # %% [markdown]
 # The first column: a synthesized map never moves with the source, which comes in through the values alone. Row *t* of
-# Random knows one thing, that it stands at place *t* of the target. Row *t* of Dense knows the word that was written
-# there. Neither can ask where in *this* source the word stands that is needed now. It picks places of the source
+# Random knows one thing, that it stands at position *t* of the target. Row *t* of Dense knows the word that was written
+# there. Neither can ask where in *this* source the word stands that is needed now. It picks positions of the source
 # unseen, and takes whatever stands there.
 #
 # See it on two sources with the same words in another order. The "learned" numbers are made by hand: a German word
@@ -1133,22 +1133,22 @@ for score in ("dot_product", "dense", "factorized_dense", "random", "factorized_
 translation = dict(zip("der Hund sah einen Vogel".split(), "the dog saw a bird".split(), strict=True))
 row_of = dict(zip(english, draw(7, 9, 12, high=2), strict=True))
 R = torch.zeros(5, 6)
-for place, source_place in enumerate([0, 1, 2, 3, 5]):
-    R[place, source_place] = 4.0
+for position, source_position in enumerate([0, 1, 2, 3, 5]):
+    R[position, source_position] = 4.0
 
 axes_pair = Axes(query=5, key=6, d_model=12)
-found = {}
+looked_at = {}
 for source in ("the dog saw a small bird", "the small dog saw a bird"):
     target_rows = axes_pair(torch.stack([row_of[word] for word in translation.values()]), "query d_model")
     source_rows = axes_pair(torch.stack([row_of[word] for word in source.split()]), "key d_model")
     maps = torch.stack([(target_rows @ source_rows.T / math.sqrt(12)), R]).softmax(dim=-1)
-    found[source] = [[source.split()[j] for j in one.argmax(dim=-1).tolist()] for one in maps]
+    looked_at[source] = [[source.split()[j] for j in one.argmax(dim=-1).tolist()] for one in maps]
     fig = plots.attention_map(maps, list(translation), keys=source.split(), titles=["dot product", "Random"])
     plots.show(fig, f"two cross-attention maps for the source '{source}'. Dot product: the rows look at "
-               f"{', '.join(found[source][0])}. Random: they look at {', '.join(found[source][1])}.")
+               f"{', '.join(looked_at[source][0])}. Random: they look at {', '.join(looked_at[source][1])}.")
 
 # %%
-for source, (by_dot_product, by_random) in found.items():
+for source, (by_dot_product, by_random) in looked_at.items():
     right = list(translation.values())
     print(f"{source}: dot product {by_dot_product == right}, Random {by_random == right}")
 
@@ -1156,7 +1156,7 @@ for source, (by_dot_product, by_random) in found.items():
 # In the first source every word of Random's map is right, in the second only "der" and "Vogel" are. Another table
 # would be right for the second and wrong for the first.
 #
-# Two things are left to a model with synthesized cross-attention. The encoder can carry each word to the place where
+# Two things are left to a model with synthesized cross-attention. The encoder can carry each word to the position where
 # the target will look for it. And Dense in the second block of the decoder reads a token that has already met the
 # source through the values of the first. Random has only the first of the two:
 
@@ -1257,8 +1257,6 @@ def write_target(model, source, source_length, count):
 by_hand = [write_target(ours, sources[b : b + 1, : lengths[b]], lengths[b], count=7) for b in range(2)]
 library.eval()
 print("the same translations:", library.translate(sources, lengths, start=START, end=END, count=7) == by_hand)
-for text in by_hand:
-    print(" ".join(vocabulary[token] for token in text))
 
 # %% [markdown]
 # And the cache? The source is read once, and a second cache in each block keeps what cross-attention needs of it. One
@@ -1303,10 +1301,10 @@ def outputs(written=(), probability=1.0):
     """All whole outputs below one beginning, with their probabilities."""
     if written and written[-1] == "<end>":
         return {" ".join(written): probability}
-    found = {}
+    result = {}
     for word, p in following(written).items():
-        found.update(outputs((*written, word), probability * p))
-    return found
+        result.update(outputs((*written, word), probability * p))
+    return result
 
 
 for output, probability in sorted(outputs().items(), key=lambda pair: -pair[1]):
@@ -1554,8 +1552,9 @@ for name, tables in {"one table": 1, "two tables": 2, "three tables": 3}.items()
 #
 # 1. A model is blocks between two tables: each block adds what attention finds, then what an mlp makes of it, and
 #    each part reads a normalised copy; none of this knows which S is inside.
-# 2. S shows in three places: an S bound to places needs texts that start at place 0, so padding belongs on the right;
-#    a synthesizer caches values and no keys; and between two texts a synthesized row looks at places, not words.
+# 2. S shows in three places: an S bound to positions needs texts that start at position 0, so padding belongs on
+#    the right; a synthesizer caches values and no keys; and between two texts a synthesized row looks at positions,
+#    not words.
 # 3. What a model writes is decided after its logits as well: greedy, temperature, top-k, top-p, a beam and its length
 #    penalty change the text, and no parameter.
 #

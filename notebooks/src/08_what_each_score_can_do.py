@@ -35,7 +35,7 @@ from synth_lib.text.corpora import DATA
 # On real text every S learns something, and a table of losses does not tell what. So this chapter takes tasks
 # that are made by hand, so small that you can see whether an S can do them, and why.
 #
-# All tasks are one question: **which token must I look at?** Only the place where the answer to that question
+# All tasks are one question: **which token must I look at?** Only the position where the answer to that question
 # is written changes. A token here has three parts: a *value*, which somebody may want to have, a *pointer*
 # and a *key*. Six tokens are enough to see it. Their values are words:
 
@@ -43,15 +43,15 @@ from synth_lib.text.corpora import DATA
 words = "the dog saw a small bird".split()
 pointer = [3, 5, 4, 0, 1, 2]
 key = [2, 0, 5, 1, 3, 4]
-print("place  value  pointer  key")
+print("position  value  pointer  key")
 for i in range(6):
-    print(f"{i:5}  {words[i]:5}  {pointer[i]:7}  {key[i]:3}")
+    print(f"{i:8}  {words[i]:5}  {pointer[i]:7}  {key[i]:3}")
 
 # %% [markdown]
 # Every token is to output the value of *one* token. Which one?
 #
-# - **position:** the one at place $l - 1 - i$, counted from the other end. My own place says it.
-# - **token:** the one at the place that my pointer names. My own token says it.
+# - **position:** the one at position $l - 1 - i$, counted from the other end. My own position says it.
+# - **token:** the one at the position that my pointer names. My own token says it.
 # - **pair:** the one whose key equals my pointer. Only another token says it: I must compare.
 #
 # Take token 1, "dog", and find its three answers in the table with your finger. Then run the loop.
@@ -64,7 +64,7 @@ for i in range(6):
     print(f"{i}  {words[i]:5}  position: {position:5}  token: {token:5}  pair: {pair}")
 
 # %% [markdown]
-# For "dog": place 4, place 5, and the place of the key 5.
+# For "dog": position 4, position 5, and the position of the key 5.
 #
 # ## The equations
 #
@@ -89,8 +89,8 @@ for i in range(6):
 # | dot product | $Q K^T / \sqrt{d}$ | $X_j$ for all $j$, every token |
 # | a mixture | (8): $\alpha_1 S_1 + \dots + \alpha_N S_N$ | what its parts read, taken together |
 #
-# > **Places are part of the token.** Equation (2) does not know where token $i$ stands. We add an embedding
-# > of the place to every token, as transformers do. So a row that reads its own token reads its own place
+# > **Positions are part of the token.** Equation (2) does not know where token $i$ stands. We add an embedding
+# > of the position to every token, as transformers do. So a row that reads its own token reads its own position
 # > too.
 #
 # ## Predict the table
@@ -138,8 +138,8 @@ check("08.1", solves)
 # %% [markdown]
 # <details><summary>Hint 1: where do I start?</summary>
 #
-# For each task ask what a row must read to know where to look: nothing but its place, its own token, or all
-# tokens? Remember that every row of $R$ belongs to one place.
+# For each task ask what a row must read to know where to look: nothing but its position, its own token, or all
+# tokens? Remember that every row of $R$ belongs to one position.
 #
 # </details>
 # <details><summary>Hint 2: what does a mixture read?</summary>
@@ -159,11 +159,11 @@ check("08.1", solves)
 #
 # A failing model is not at zero. To see that a number is a failure, you need to know what guessing gives. Ten
 # different values, chosen evenly: an answer out of the blue is right in 1 of 10 cases. But there is a better
-# guess. A model that cannot find the right place can still average over *all* places, and an average tells
-# which value occurs most often in this sentence. For the task *token*, the right place is each of the 12 with
+# guess. A model that cannot find the right position can still average over *all* positions, and an average tells
+# which value occurs most often in this sentence. For the task *token*, the right position is each of the 12 with
 # the same chance. For *pair*, it is each of the 11 *others*: in our sentences nobody points to his own key.
 # We call this the **counting guess**: the best answer of one who only counts the values. It is a mark to
-# compare with. That nobody without the right place can do better is not proven.
+# compare with. That nobody without the right position can do better is not proven.
 
 # %%
 length, vocab = 12, 10
@@ -182,18 +182,18 @@ for name, share in guess.items():
 
 # %% [markdown]
 # `one_hot` turns a value into a row with a single 1. Keep these numbers: whoever cannot look at the right
-# place should end up near 0.26, neither at 0.1 nor anywhere else.
+# position should end up near 0.26, neither at 0.1 nor anywhere else.
 #
-# ### Exercise 08.2: a guess when places are not alike
+# ### Exercise 08.2: a guess when positions are not alike
 #
-# *10 minutes, easy.* Above, every place had the same chance to be the right one. Now some places are likelier
+# *10 minutes, easy.* Above, every position had the same chance to be the right one. Now some positions are likelier
 # than others. What does one score who knows these chances, and where each value stands?
 
 # %% exercise="08.2" points=1
 def counting_guess(values, chance):
-    """The share of right answers of one who gives each value the chances of all the places where it stands.
+    """The share of right answers of one who gives each value the chances of all the positions where it stands.
 
-    values: whole numbers from 0, batch length. chance: for each place, how likely it is to be the right one,
+    values: whole numbers from 0, batch length. chance: for each position, how likely it is to be the right one,
     length; the same in every sentence, and the sum is 1. In every sentence the guesser says the value that is
     the best guess there. Returns a float, the mean over the sentences.
     """
@@ -216,14 +216,14 @@ check("08.2", counting_guess)
 # <details><summary>Hint 2: tools</summary>
 #
 # `sentence.bincount(weights=chance)` adds up the chances for each number of one sentence. For all sentences,
-# `one_hot` tells which places hold a value.
+# `one_hot` tells which positions hold a value.
 #
 # </details>
 
 # %% [markdown]
 # ## The model
 #
-# The embeddings of value, pointer, key and place are added up. One attention layer. One linear layer, the
+# The embeddings of value, pointer, key and position are added up. One attention layer. One linear layer, the
 # *readout*, gives a score to each of the ten values. There is no way around the attention: a token hears of a
 # value only through the map.
 
@@ -234,25 +234,25 @@ class OneLayer(nn.Module):
         self.value = nn.Embedding(10, 32)
         self.pointer = nn.Embedding(12, 32)
         self.key = nn.Embedding(12, 32)
-        self.place = nn.Embedding(12, 32)
+        self.position = nn.Embedding(12, 32)
         self.attention = Attention(d_model=32, head=1, max_length=12, score=score)
         self.readout = nn.Linear(32, 10)
 
     def embed(self, value, pointer, key):
-        return self.value(value) + self.pointer(pointer) + self.key(key) + self.place.weight
+        return self.value(value) + self.pointer(pointer) + self.key(key) + self.position.weight
 
     def forward(self, value, pointer, key):
         y, _ = self.attention(self.embed(value, pointer, key))
         return self.readout(y)
 
 # %% [markdown]
-# The library draws the sentences and knows the right places. Does it mean the same as our loop? The six words
+# The library draws the sentences and knows the right positions. Does it mean the same as our loop? The six words
 # again:
 
 # %%
 for task in ("position", "token", "pair"):
-    places = probes.right_position(task, torch.tensor([pointer]), torch.tensor([key]))[0].tolist()
-    print(f"{task:>8}: {[words[place] for place in places]}")
+    positions = probes.right_position(task, torch.tensor([pointer]), torch.tensor([key]))[0].tolist()
+    print(f"{task:>8}: {[words[position] for position in positions]}")
 
 # %%
 axes_task = Axes(batch=24, length=12, d_model=32, vocab=10)
@@ -331,8 +331,8 @@ for name, score in names.items():
         models, of_task, [seed for _, seed in runs], steps=200, batch=24, learning_rate=0.02
     )
     for task in draws:
-        found = [probes.accuracy(trained[name, task, seed], draws[task]) for seed in seeds]
-        measured[name, task] = found
+        shares = [probes.accuracy(trained[name, task, seed], draws[task]) for seed in seeds]
+        measured[name, task] = shares
 print(len(trained), "models are trained")
 
 # %% [markdown]
@@ -341,28 +341,28 @@ print(len(trained), "models are trained")
 
 # %%
 # Output varies: the last digit of a share differs between machines.
-def told(found):
+def summary(shares):
     """'0.26 (0.25-0.27)': the mean, the lowest and the highest of the seeds."""
-    return f"{sum(found) / len(found):.2f} ({min(found):.2f}-{max(found):.2f})"
+    return f"{sum(shares) / len(shares):.2f} ({min(shares):.2f}-{max(shares):.2f})"
 
 
 print(f"{'':>36} ", "   ".join(f"{task:16}" for task in draws))
 for name in names:
-    print(f"{name:>36} ", "   ".join(told(measured[name, task]) for task in draws))
+    print(f"{name:>36} ", "   ".join(summary(measured[name, task]) for task in draws))
 
 # %% [markdown]
 # **A staircase.** Nothing lies between a solved task and a guess, and no seed disagrees. So the table can
 # be written with two words, and this cell would stop if it were different on your machine:
 
 # %%
-def verdict(found):
-    if min(found) > 0.95:
+def verdict(shares):
+    if min(shares) > 0.95:
         return "solved"
-    assert max(found) < 0.32, found
+    assert max(shares) < 0.32, shares
     return "a guess"
 
 
-table = {cell: verdict(found) for cell, found in measured.items()}
+table = {cell: verdict(shares) for cell, shares in measured.items()}
 print(f"{'':>36} ", "".join(f"{task:10}" for task in draws))
 for name in names:
     print(f"{name:>36} ", "".join(f"{table[name, task]:10}" for task in draws))
@@ -384,33 +384,33 @@ print(f"{agree} cells agree with the rule")
 
 # %% [markdown]
 # Each S also does what the S above it can do: a row that reads its token can ignore the pointer and use its
-# place alone. A mixture does what its best part can do, and no more. The factorized ones stand beside the
+# position alone. A mixture does what its best part can do, and no more. The factorized ones stand beside the
 # full ones; what they lose does not show in these three tasks. You will find it below.
 #
 # ## The learned maps
 #
 # On a task this clean, a map that was learned can be read by eye. One new sentence, three tasks. The left map
-# is Random, the middle one Dense, the right one the dot product. A small circle marks the right place of each
+# is Random, the middle one Dense, the right one the dot product. A small circle marks the right position of each
 # row.
 
 # %%
 shown = ("Random", "Dense", "dot product")
-dots = [str(place) if place % 3 == 0 else "" for place in range(12)]
+dots = [str(position) if position % 3 == 0 else "" for position in range(12)]
 
 
 def learned_maps(task, seed=0):
-    """The maps of three S for one sentence, with a circle at each right place: -> figure, weights, places."""
+    """The maps of three S for one sentence, with a circle at each right position: -> figure, weights, positions."""
     parts, _ = draws[task](1, torch.Generator().manual_seed(4))
-    places = probes.right_position(task, parts[1], parts[2])[0]
+    positions = probes.right_position(task, parts[1], parts[2])[0]
     models = [trained[name, task, seed] for name in shown]
     with torch.no_grad():
         weights = torch.stack([model.attention(model.embed(*parts))[1][0, 0] for model in models])
     fig = plots.attention_map(weights, dots, titles=shown)
     fig.set_size_inches(8, 3)
     for panel in fig.axes[:3]:
-        panel.scatter(places, range(12), s=25, facecolors="none", edgecolors=plots.COLOURS[1])
-    on_right_place = weights[:, torch.arange(12), places].mean(dim=1)
-    return fig, dict(zip(shown, on_right_place.tolist(), strict=True))
+        panel.scatter(positions, range(12), s=25, facecolors="none", edgecolors=plots.COLOURS[1])
+    on_right_position = weights[:, torch.arange(12), positions].mean(dim=1)
+    return fig, dict(zip(shown, on_right_position.tolist(), strict=True))
 
 
 fig, right_weight = learned_maps("position")
@@ -422,7 +422,7 @@ plots.show(
 )
 
 # %% [markdown]
-# The *anti-diagonal*: row 0 looks at place 11, row 11 at place 0. Next, the pointers.
+# The *anti-diagonal*: row 0 looks at position 11, row 11 at position 0. Next, the pointers.
 
 # %%
 fig, right_weight = learned_maps("token")
@@ -430,7 +430,7 @@ assert right_weight["Random"] < 0.2 and min(right_weight["Dense"], right_weight[
 plots.show(
     fig,
     "three maps for the task token. Random: pale all over, no row has a dark cell. Dense and dot product: "
-    "one dark cell in each row, in the circle, at places without order.",
+    "one dark cell in each row, in the circle, at positions without order.",
 )
 
 # %% [markdown]
@@ -481,7 +481,7 @@ for name in shown:
     print(f"{name:>11}: the row of token 2 is the same: {torch.equal(*rows)}")
 
 # %% [markdown]
-# What is left? The right place can be any of the 12, so no place deserves more weight than another. Look
+# What is left? The right position can be any of the 12, so no position deserves more weight than another. Look
 # everywhere alike, then answer with the most common value. That is the counting guess.
 #
 # > **What the readout can do.** It is linear: it adds up what the average brings, value by value. A readout
@@ -490,7 +490,7 @@ for name in shown:
 # ### Dense and the task pair
 #
 # Dense reads its own pointer, say 7. Where is the key 7? Exchange the keys of two *other* tokens. Nothing has
-# changed in token 2, so its row stays. The right place has moved.
+# changed in token 2, so its row stays. The right position has moved.
 #
 # The row stays, but what it averages does not: the exchanged keys stand in the values $G(X)$ too. Why does
 # that not help? The average and the readout only add. So for two of the values, A and B, the difference of
@@ -500,11 +500,11 @@ for name in shown:
 
 # %%
 match = int(probes.right_position("pair", pointer_0, key_0)[0, 2])
-other = next(place for place in range(12) if place not in (2, match))
+other = next(position for position in range(12) if position not in (2, match))
 key_1 = key_0.clone()
 key_1[0, match], key_1[0, other] = key_0[0, other], key_0[0, match]
 moved = int(probes.right_position("pair", pointer_0, key_1)[0, 2])
-print(f"the right place of token 2 was {match} and is {moved}")
+print(f"the right position of token 2 was {match} and is {moved}")
 for name in shown:
     rows = [row(name, "pair", (value_0, pointer_0, keys), 2) for keys in (key_0, key_1)]
     print(f"{name:>11}: the row of token 2 is the same: {torch.equal(*rows)}")
@@ -547,9 +547,9 @@ print("Dense: on pair it is between 0.06 and 0.08, in the mean over 500 sentence
 
 # %%
 away = []
-for (name, task), found in measured.items():
+for (name, task), shares in measured.items():
     if table[name, task] == "a guess" and name != "Fixed Random":
-        away += [share - guess[task] for share in found]
+        away += [share - guess[task] for share in shares]
 assert -0.03 < min(away) and max(away) < 0.02
 print(f"{len(away)} failed models: at most 0.03 below the counting guess, at most 0.02 above it")
 
@@ -558,7 +558,7 @@ print(f"{len(away)} failed models: at most 0.03 below the counting guess, at mos
 #
 # It fails even at *position*, where one map for all sentences is all that it takes. The map is there, but it
 # is not the right one, and it is not trained. What a linear readout can make of it follows from the map itself.
-# Row $i$ of a frozen $R$ gives each place a weight. Let every place vote for its value with its weight, and
+# Row $i$ of a frozen $R$ gives each position a weight. Let every position vote for its value with its weight, and
 # answer with the value that gets most:
 
 # %%
@@ -577,28 +577,28 @@ assert max(differences) < 0.03
 print("predicted from the frozen map, and measured: they differ by less than 0.03 for each seed")
 
 # %% [markdown]
-# The readout has learned to read the vote. By chance, one frozen map gives the right places a little more
+# The readout has learned to read the vote. By chance, one frozen map gives the right positions a little more
 # weight than another, and so its share is a little higher.
 #
 # ## What the factorized ones lose
 #
 # In the table, Factorized Dense equals Dense. They are not equal. In the three tasks each row has *one* right
-# place. For one place, a peak in $A$ times a peak in $B$ is enough (chapter 04). For Factorized Random,
-# places on a circle are enough, and those fit into rank 2 (chapter 05).
+# position. For one position, a peak in $A$ times a peak in $B$ is enough (chapter 04). For Factorized Random,
+# positions on a circle are enough, and those fit into rank 2 (chapter 05).
 #
-# Now let a token need *several* places, all alike: the answer is the mean of their values. The values play no
+# Now let a token need *several* positions, all alike: the answer is the mean of their values. The values play no
 # part in whether a row can be written, so leave them out, and train S alone to make a *wanted map*.
 # `probes.distance_to` does it from four random starts, and returns the distance of the best one: the weight
-# that stands at wrong places, in the mean over the rows. 0 is a perfect map.
+# that stands at wrong positions, in the mean over the rows. 0 is a perfect map.
 #
-# Row $n$ of the wanted map belongs to the token that carries the number $n$. First example: the two places
+# Row $n$ of the wanted map belongs to the token that carries the number $n$. First example: the two positions
 # $n$ and $n + 6$, counted in a circle.
 
 # %%
 n, j = torch.arange(12)[:, None], torch.arange(12)[None, :]
-two_places = (j - n) % 6 == 0
-two_places = Axes(length=12)(two_places, "query key", "two_places")
-print("places of number 0:", two_places[0].nonzero().flatten().tolist())
+two_positions = (j - n) % 6 == 0
+two_positions = Axes(length=12)(two_positions, "query key", "two_positions")
+print("positions of number 0:", two_positions[0].nonzero().flatten().tolist())
 
 
 def compare(wanted, *scores):
@@ -609,30 +609,30 @@ def compare(wanted, *scores):
 
 
 both_dense = (("dense", {}), ("factorized_dense", {"a": 3, "b": 4}))
-print("Dense, Factorized Dense:", compare(two_places, *both_dense))
+print("Dense, Factorized Dense:", compare(two_positions, *both_dense))
 
 # %% [markdown]
-# With $a = 3$, place $j$ gets $A_{j \bmod 3} B_{\lfloor j / 3 \rfloor}$. Write the 12 places as a table with
-# 4 rows and 3 columns: then a row of scores is a product table. Places $n$ and $n + 6$ stand in one column,
+# With $a = 3$, position $j$ gets $A_{j \bmod 3} B_{\lfloor j / 3 \rfloor}$. Write the 12 positions as a table with
+# 4 rows and 3 columns: then a row of scores is a product table. Positions $n$ and $n + 6$ stand in one column,
 # so they are easy: a peak in $A$, two peaks in $B$.
 #
-# Which places are hard? Three that share no column and no row, such as 0, 4 and 8. All three products must be
+# Which positions are hard? Three that share no column and no row, such as 0, 4 and 8. All three products must be
 # high. Two of the three numbers of $A$ have the same sign, and then so have their two numbers of $B$. The two
-# *cross* products have that sign too, and one of them is as high as the places that you want. (Why: the cross
+# *cross* products have that sign too, and one of them is as high as the positions that you want. (Why: the cross
 # products multiply to the same number as the two wanted products, so they cannot both be lower.) With two
-# places there is a way out, one with plus times plus and one with minus times minus. With three there is
+# positions there is a way out, one with plus times plus and one with minus times minus. With three there is
 # none.
 
 # %%
-three_places = (j - n) % 4 == 0
-print("places of number 0:", three_places[0].nonzero().flatten().tolist())
-print("Dense, Factorized Dense:", compare(three_places, *both_dense))
+three_positions = (j - n) % 4 == 0
+print("positions of number 0:", three_positions[0].nonzero().flatten().tolist())
+print("Dense, Factorized Dense:", compare(three_positions, *both_dense))
 turned = (("dense", {}), ("factorized_dense", {"a": 4, "b": 3}))
-print("the same with 4 x 3:    ", compare(three_places, *turned))
+print("the same with 4 x 3:    ", compare(three_positions, *turned))
 
 # %% [markdown]
-# With $a = 4$ and $b = 3$ the same three places stand in one column, and nothing is lost. So the loss is not
-# "several places", it is several places *that do not fit the table*.
+# With $a = 4$ and $b = 3$ the same three positions stand in one column, and nothing is lost. So the loss is not
+# "several positions", it is several positions *that do not fit the table*.
 #
 # ### Exercise 08.3: a task for Dense that Factorized Dense cannot learn
 #
@@ -640,49 +640,49 @@ print("the same with 4 x 3:    ", compare(three_places, *turned))
 # check trains both and looks at the gap. It needs a few seconds.
 
 # %% exercise="08.3" points=3
-def places_of_number(tile, repeat, length):
-    """Which places does a token want that carries the number n, for n from 0 to length - 1?
+def positions_of_number(tile, repeat, length):
+    """Which positions does a token want that carries the number n, for n from 0 to length - 1?
 
     tile, repeat: a and b of Factorized Dense, at least 3. length: tile * repeat.
-    Returns bool, length length: row n, column j is True if number n wants place j. Every row has a True. All
-    wanted places of a row are to get the same weight. Dense must learn the map, Factorized Dense must not.
+    Returns bool, length length: row n, column j is True if number n wants position j. Every row has a True. All
+    wanted positions of a row are to get the same weight. Dense must learn the map, Factorized Dense must not.
     """
     ### BEGIN SOLUTION
-    places = torch.zeros(length, length, dtype=torch.bool)
+    positions = torch.zeros(length, length, dtype=torch.bool)
     for n in range(length):
-        for k in range(3):  # three places in different columns and different rows of the table
+        for k in range(3):  # three positions in different columns and different rows of the table
             column, line = (n + k) % tile, (n // tile + k) % repeat
-            places[n, line * tile + column] = True
-    return places
+            positions[n, line * tile + column] = True
+    return positions
     ### END SOLUTION
 
 # %% check="08.3"
-check("08.3", places_of_number)
+check("08.3", positions_of_number)
 
 # %% [markdown]
 # <details><summary>Hint 1: where do I start?</summary>
 #
-# Draw the places as a table: place $j$ stands in column $j \bmod a$ and row $\lfloor j / a \rfloor$. Put
+# Draw the positions as a table: position $j$ stands in column $j \bmod a$ and row $\lfloor j / a \rfloor$. Put
 # three crosses so that no two share a row or a column.
 #
 # </details>
 # <details><summary>Hint 2: the check says that both learn it</summary>
 #
-# Often the places form a block: some columns times some rows. One place is a block. So is a whole row, and so
-# are all places. A cross fits as well: one column and one row together. And where $a$ is 4, every fourth place
+# Often the positions form a block: some columns times some rows. One position is a block. So is a whole row, and so
+# are all positions. A cross fits as well: one column and one row together. And where $a$ is 4, every fourth position
 # is a column: let the distances depend on `tile`.
 #
 # </details>
 # <details><summary>Hint 3: it says "nearly", or "can make it"</summary>
 #
-# Two places with different signs can be made, though training does not always find them. Take three.
+# Two positions with different signs can be made, though training does not always find them. Take three.
 #
 # </details>
 
 # %% [markdown]
-# Now the random ones. Here row $i$ belongs to *place* $i$, and a sentence has no influence. How does the rank
-# limit a map? One place in each row is possible with rank 2 already: give every place a direction on a
-# circle. With rank 1 there are only two directions, plus and minus, so at most two different places can ever
+# Now the random ones. Here row $i$ belongs to *position* $i$, and a sentence has no influence. How does the rank
+# limit a map? One position in each row is possible with rank 2 already: give every position a direction on a
+# circle. With rank 1 there are only two directions, plus and minus, so at most two different positions can ever
 # win.
 
 # %%
@@ -701,22 +701,22 @@ for score in ranks:
 # *15 minutes, hard.* Design a wanted map that Random learns and Factorized Random of the given rank does not.
 
 # %% exercise="08.4" points=3
-def places_of_place(length, rank):
-    """Which places does place i want, for i from 0 to length - 1?
+def positions_of_position(length, rank):
+    """Which positions does position i want, for i from 0 to length - 1?
 
     length: 12 to 16. rank: 2 or 3.
-    Returns bool, length length: row i, column j is True if place i wants place j. Every row has a True. All
-    wanted places of a row are to get the same weight. Random must learn the map, Factorized Random of this
+    Returns bool, length length: row i, column j is True if position i wants position j. Every row has a True. All
+    wanted positions of a row are to get the same weight. Random must learn the map, Factorized Random of this
     rank must not.
     """
     ### BEGIN SOLUTION
     generator = torch.Generator().manual_seed(0)
     order = torch.rand(length, length, generator=generator).argsort(dim=1)
-    return order < length // 2  # a random half of the places in each row
+    return order < length // 2  # a random half of the positions in each row
     ### END SOLUTION
 
 # %% check="08.4"
-check("08.4", places_of_place)
+check("08.4", positions_of_position)
 
 # %% [markdown]
 # <details><summary>Hint 1: where do I start?</summary>
@@ -727,7 +727,7 @@ check("08.4", places_of_place)
 # </details>
 # <details><summary>Hint 2: it says "nearly", or that both learn it</summary>
 #
-# How many places does each row want? With one there are easy maps. In a row with half of the places there are
+# How many positions does each row want? With one there are easy maps. In a row with half of the positions there are
 # far more possibilities.
 #
 # </details>
@@ -743,7 +743,7 @@ check("08.4", places_of_place)
 # ### By hand: first bind, then average
 #
 # Here is a way with a *uniform* map, in two layers. First each token writes down its fact: "key 3 has the
-# value 4", as a row with a single 1, one place for each pair of key and value. An mlp can do that. Then
+# value 4", as a row with a single 1, one position for each pair of key and value. An mlp can do that. Then
 # everybody averages everything, so each token holds a table of all facts. Then it reads the table at its own
 # pointer, which is work for an mlp again. The task *pair* on 4000 sentences of 6 tokens with 5 values:
 
@@ -766,7 +766,7 @@ print("right answers:", (answers == right).float().mean().item())
 # ### By hand: average unevenly
 #
 # Is one block enough, with an mlp only *after* the average? An even average of sums tells which keys and
-# which values there are. Which belong together is lost. But let every place have another weight: 1, 2, 4, 8,
+# which values there are. Which belong together is lost. But let every position have another weight: 1, 2, 4, 8,
 # 16, 32 (and divide by 63). Then the key and the value of one token arrive in the same amount, and amounts
 # can be matched:
 
@@ -781,7 +781,7 @@ answers = axes_few(contains.argmax(dim=-1), "batch length", "answers")
 print("right answers:", (answers == right).float().mean().item())
 
 # %% [markdown]
-# Again the map reads nothing: $R$ can hold these weights. The price is precision. With 12 places the largest
+# Again the map reads nothing: $R$ can hold these weights. The price is precision. With 12 positions the largest
 # amount is 2048 times the smallest, and the mlp would have to read binary digits. The dot product needs
 # neither room nor precision.
 #
@@ -806,7 +806,7 @@ print({name: first[name] for name in settings})
 print(f"{len(depth)} kinds of model, {sum(len(record['seeds']) for record in depth)} models")
 
 # %% [markdown]
-# First 6 places and 5 values. The mean of the seeds, the lowest and the highest:
+# First 6 positions and 5 values. The mean of the seeds, the lowest and the highest:
 
 # %%
 shown_names = {
@@ -820,7 +820,7 @@ def print_table(records, by):
     columns = list(dict.fromkeys(record[by] for record in records))
     print(f"{'':>20} ", "  ".join(f"{by + 's: ' + str(column):16}" for column in columns))
     for score in dict.fromkeys(record["score"] for record in records):
-        cells = [told(record["accuracy"]) for record in records if record["score"] == score]
+        cells = [summary(record["accuracy"]) for record in records if record["score"] == score]
         print(f"{shown_names[score]:>20} ", "  ".join(cells))
 
 
@@ -845,7 +845,7 @@ panel.set_ylabel("share of right answers")
 panel.legend(fontsize=8)
 plots.show(
     fig,
-    "share of right answers of Dense on pair, 6 places, against the training step; a band from the lowest "
+    "share of right answers of Dense on pair, 6 positions, against the training step; a band from the lowest "
     "to the highest of three seeds, and a grey line at the counting guess. At step 500 all three are near the "
     "grey line. They rise slowly: four layers to above 0.9, two layers to between 0.8 and 0.9, one layer to "
     "below 0.8.",
@@ -867,13 +867,13 @@ plots.show(
 # %%
 def shares(records, **wanted):
     """The shares of all seeds of the records that fit."""
-    found = [record for record in records if all(record[name] == value for name, value in wanted.items())]
-    assert found, wanted
-    return [share for record in found for share in record["accuracy"]]
+    fitting = [record for record in records if all(record[name] == value for name, value in wanted.items())]
+    assert fitting, wanted
+    return [share for record in fitting for share in record["accuracy"]]
 
 
-def mean(found):
-    return sum(found) / len(found)
+def mean(shares):
+    return sum(shares) / len(shares)
 
 
 assert max(shares(small, score="fixed_random", layer=1)) < small_guess + 0.05
@@ -893,7 +893,7 @@ assert min(shares(small, score="dot_product")) > 0.99
 print("the sentences above are true of the records")
 
 # %% [markdown]
-# Now twice as many places and twice as many values, as in the sentences above. Same steps, same settings:
+# Now twice as many positions and twice as many values, as in the sentences above. Same steps, same settings:
 
 # %%
 twelve = [record for record in depth if record["length"] == 12]
@@ -920,11 +920,11 @@ assert min(shares(twelve, score="dot_product")) > 0.99
 # it with one layer, who with two?
 #
 # - **copying:** every token, itself.
-# - **reversing:** the token at the mirrored place.
-# - **sorting:** at place $i$ the $i$-th smallest token of the sentence.
+# - **reversing:** the token at the mirrored position.
+# - **sorting:** at position $i$ the $i$-th smallest token of the sentence.
 # - **counting:** how often does my own token occur?
 # - **induction:** the last token has occurred once before; all others differ from one another. What came right
-#   after it then? (Asked at the last place alone.)
+#   after it then? (Asked at the last position alone.)
 #
 # Think of the blocks: what goes through the map, and what can the mlp do with an average?
 
@@ -935,8 +935,8 @@ for task in dict.fromkeys(record["task"] for record in others):
     print_table([record for record in others if record["task"] == task], "layer")
 
 # %% [markdown]
-# First the floor. A blind answer knows the place and nothing of the sentence: it says the most common right
-# answer of that place. (For sorting that is not bad: the first token is often 0. For copying, ten tokens alike
+# First the floor. A blind answer knows the position and nothing of the sentence: it says the most common right
+# answer of that position. (For sorting that is not bad: the first token is often 0. For copying, ten tokens alike
 # give 0.10; in 4000 drawn sentences the most common one happens to come a little more often.)
 
 # %%
@@ -949,17 +949,17 @@ for task in ("copying", "reversing", "sorting", "counting", "induction"):
 (tokens,), _ = probes.induction(4000, torch.Generator().manual_seed(0), length=8, vocab=10)
 candidates = (tokens[:, 1:7] != tokens[:, 7:]).sum(dim=1)  # what may have followed, other than my own token
 induction_guess = (1 / candidates).mean().item()
-print(f"induction, for one who knows the tokens of the places 1 to 6: {induction_guess:.2f}")
+print(f"induction, for one who knows the tokens of the positions 1 to 6: {induction_guess:.2f}")
 
 # %% [markdown]
 # What the records say, task by task:
 #
 # - **copying:** all four. The residual connection carries the token past the attention. No map is needed.
 # - **reversing:** as in the staircase, *position*. Fixed Random does not solve it, but it is well above the
-#   blind answer, more so with two layers: a frozen map gives each place its own weight, and an mlp can read
+#   blind answer, more so with two layers: a frozen map gives each position its own weight, and an mlp can read
 #   off a part of what was mixed.
 # - **sorting:** nobody has to find the $i$-th smallest token. An average over everything says how often each
-#   token occurs, and with these counts and my place $i$ the answer is fixed. The rest is work for the mlp. So
+#   token occurs, and with these counts and my position $i$ the answer is fixed. The rest is work for the mlp. So
 #   Random is as good as the dot product, and with two layers Fixed Random is too.
 # - **counting:** it sounds like comparing, but the counts of *all* tokens are in the average again, and the
 #   own token picks one of them. With one layer the seeds differ more than the scores; with two, Random and the
@@ -992,8 +992,8 @@ for layer, low, high in ((1, 0.3, 0.5), (2, 0.5, 0.75)):
     reversed_by_fixed = shares(others, task="reversing", score="fixed_random", layer=layer)
     assert low < min(reversed_by_fixed) and max(reversed_by_fixed) < high
 counted = [shares(others, task="counting", score=score, layer=1) for score in names_of_four]
-means = [mean(found) for found in counted]
-assert max(max(found) - min(found) for found in counted) > max(means) - min(means)
+means = [mean(shares) for shares in counted]
+assert max(max(shares) - min(shares) for shares in counted) > max(means) - min(means)
 assert max(shares(others, task="induction", score="fixed_random", layer=2)) < induction_guess + 0.1
 assert induction_guess + 0.2 < min(shares(others, task="induction", score="random", layer=2))
 for score in ("dense", "dot_product"):
@@ -1004,35 +1004,35 @@ print("each sentence above is true of the records")
 # ## Longer than trained
 #
 # A block with one layer, trained on sentences of 12 tokens, tested on 24. For *pair*, keys and pointers are
-# numbers up to 23 from the start, so that only the *places* 12 to 23 are new. For *token* a pointer is a
-# place: there 12 to 23 are new pointers as well. **Predict** for each of the three tasks who keeps its answers.
+# numbers up to 23 from the start, so that only the *positions* 12 to 23 are new. For *token* a pointer is a
+# position: there 12 to 23 are new pointers as well. **Predict** for each of the three tasks who keeps its answers.
 
 # %%
 longer = recorded("length")
-print(f"{'':>20} ", "  ".join(f"{head:16}" for head in ("12 tokens", "24, old places", "24, new places")))
+print(f"{'':>20} ", "  ".join(f"{head:16}" for head in ("12 tokens", "24, old positions", "24, new positions")))
 for record in longer:
-    parts = [told(record["accuracy"]), *(told(record["longer"][part]) for part in record["longer"])]
+    parts = [summary(record["accuracy"]), *(summary(record["longer"][part]) for part in record["longer"])]
     print(f"{record['task']:>8} {shown_names[record['score']]:>11} ", "  ".join(parts))
 
 # %% [markdown]
-# Old places are those that were trained. With 24 places the counting guess is another one:
+# Old positions are those that were trained. With 24 positions the counting guess is another one:
 
 # %%
 many_values, _, _ = probes.sentences(4000, 24, 10, torch.Generator().manual_seed(0))
 longer_guess = (nn.functional.one_hot(many_values).sum(dim=1).amax(dim=1) / 24).mean().item()
-print(f"counting guess with 24 places: {longer_guess:.2f}")
+print(f"counting guess with 24 positions: {longer_guess:.2f}")
 
 # %% [markdown]
 # - **position:** nobody, not even the dot product. All have learned "look at $11 - i$", and now the right
-#   place is $23 - i$. At the trained places they are right about as often as a stranger's value happens to be
+#   position is $23 - i$. At the trained positions they are right about as often as a stranger's value happens to be
 #   the same, 1 in 10. At the new ones the mean is higher, but not above the counting guess. *Where* was learned
 #   as a number, not as a rule.
 # - **token:** Dense and the dot product are right in about half of the cases. Half of the pointers name a
-#   place that was trained. For the other half there is no trained column in $W_2$, and no trained embedding
-#   of the place or of the pointer.
+#   position that was trained. For the other half there is no trained column in $W_2$, and no trained embedding
+#   of the position or of the pointer.
 # - **pair:** the dot product keeps most of it. Keys and pointers are the same numbers as before, and
-#   *comparing does not need to know places*. It is not perfect: 24 keys share the softmax now, and untrained
-#   places disturb the scores, most at the places never seen. Random and Dense guess, as before.
+#   *comparing does not need to know positions*. It is not perfect: 24 keys share the softmax now, and untrained
+#   positions disturb the scores, most at the positions never seen. Random and Dense guess, as before.
 
 # %%
 def at(task, score):
@@ -1055,7 +1055,7 @@ for score in ("dense", "random"):
 print("each sentence above is true of the records")
 
 # %% [markdown]
-# A map that names places is tied to the places it was trained with. A map that compares goes further.
+# A map that names positions is tied to the positions it was trained with. A map that compares goes further.
 #
 # ## Two sentences that must be compared
 #
@@ -1065,7 +1065,7 @@ print("each sentence above is true of the records")
 # compare them. You can test the reason without a large model.
 #
 # The first half of a sentence states six facts, key and value. The second half claims six facts about the
-# same keys, with the same values. The answer is one bit, read from the mean over the places: are the claims
+# same keys, with the same values. The answer is one bit, read from the mean over the positions: are the claims
 # true? In a false sentence the values have moved on to other keys. So both halves always hold the same keys
 # and the same values, and whoever only counts is right in half of the cases.
 #
@@ -1079,12 +1079,12 @@ for task in dict.fromkeys(record["task"] for record in pairs):
     print_table([record for record in pairs if record["task"] == task], "layer")
 
 # %% [markdown]
-# In the same order Random needs no comparison of its own: "look six places back" is one map for all
+# In the same order Random needs no comparison of its own: "look six positions back" is one map for all
 # sentences. The mlp compares the fetched token with its own. Only the frozen map did not learn to fetch.
 #
 # In any order, Random and Dense are at one half, with one layer and with two. The dot product solves it, and
 # so does the mixture, though one seed stays a little lower. That is the paper's pattern: not that there are
-# *two sentences* is the difficulty, but that *what belongs together stands at places nobody can know*.
+# *two sentences* is the difficulty, but that *what belongs together stands at positions nobody can know*.
 
 # %%
 same, any_order = "halves in the same order", "halves in any order"
@@ -1133,7 +1133,7 @@ for score, formula in formulas.items():
 #   one layer and a linear readout. Where there is none, as with depth, only "not with these settings" is left.
 # - **A solved task is not a good language model.** In [chapter 13](13_train_on_gpu.ipynb) text rewards many
 #   things that need no comparison.
-# - **One head.** More heads can look at several places, and what comes after them can choose.
+# - **One head.** More heads can look at several positions, and what comes after them can choose.
 # - **Accuracy hides confidence.** Take the trained Dense, which just guesses at *pair*, and the same model
 #   with its logits multiplied by 10. It gives the same answers, so its accuracy is the same; but it is sure of
 #   guesses, and its loss says so: a blind guess has $\log 10 = 2.3$.
@@ -1173,7 +1173,7 @@ print("every parameter is the same after 40 steps:", len(list(alone.parameters()
 # ## Three sentences to keep
 #
 # 1. For one layer with a linear readout, the column *conditioned on* of Table 1 is a staircase of tasks: reading
-#    nothing gives fixed places, reading the own token gives places that it names, and only reading all tokens
+#    nothing gives fixed positions, reading the own token gives positions that it names, and only reading all tokens
 #    finds a match.
 # 2. To call a number a failure, compute what counting gives first; to call it a limit, show two inputs that need
 #    different rows and get the same one, when nothing after the map can compare.

@@ -449,7 +449,7 @@ value = rearrange(layer.value(x), "batch key (head d_head) -> batch head key d_h
 value = axes(value, "batch head key d_head", "value")
 
 # %% [markdown]
-# In the library $W_2$ has the axes head, d_head, and one column for each of `max_length` places. Cut it,
+# In the library $W_2$ has the axes head, d_head, and one column for each of `max_length` positions. Cut it,
 # turn it, and there are the keys. They have **no batch axis**:
 
 # %%
@@ -584,18 +584,18 @@ def random_one_map(R, value):
 
 # %% [markdown]
 # The second form puts the values of all sentences side by side, as **one** matrix. To see how, give each
-# number a name: hundreds say the sentence, tens the place, ones the feature.
+# number a name: hundreds say the sentence, tens the position, ones the feature.
 
 # %%
 axes_small = Axes(batch=2, head=1, key=3, d_head=4)
-sentence, place, feature = torch.arange(2), torch.arange(3), torch.arange(4)
-named = 100 * (sentence[:, None, None, None] + 1) + 10 * place[:, None] + feature
+sentence, position, feature = torch.arange(2), torch.arange(3), torch.arange(4)
+named = 100 * (sentence[:, None, None, None] + 1) + 10 * position[:, None] + feature
 named = axes_small(named, "batch head key d_head", "named")
 matrix = rearrange(named, "batch head key d_head -> head (d_head batch) key")
 print(axes_small(matrix, "head (d_head batch) key")[0])
 
 # %% [markdown]
-# A row is one feature of one sentence at all places. The map mixes places, and treats all rows alike. So
+# A row is one feature of one sentence at all positions. The map mixes positions, and treats all rows alike. So
 # one product with the map serves 2 · 4 rows, or 64 · 64 of them.
 
 # %%
@@ -677,7 +677,7 @@ def kernel_arguments(R1, R2, value):
     """A dict of arguments for F.scaled_dot_product_attention(value=value, **arguments), as a causal layer.
 
     R1, R2: head max_length rank, with rank < d_head. value: batch head key d_head. The sentences stand at the
-    first places; they may be shorter than max_length.
+    first positions; they may be shorter than max_length.
     Returns {"query": ..., "key": ..., and what else is needed}, so that the result is, in loops:
 
         score[h][i][j] = sum over k of R1[h][i][k] * R2[h][j][k]
@@ -718,7 +718,7 @@ check("11.3", kernel_arguments)
 # ## What a dot product of few features cannot hold
 #
 # A table of scores that is a dot product of $n$ features has at most rank $n$ (chapter 05). So count: the
-# rank of the scores tells how many features a kernel would need. Twelve places, heads of six features, and
+# rank of the scores tells how many features a kernel would need. Twelve positions, heads of six features, and
 # four random sentences:
 
 # %%
@@ -729,16 +729,16 @@ for name, options in [
 ]:
     score = make_score(name, 12, 2, 12, **options).double()
     rank = torch.linalg.matrix_rank(score(many)[:, 0].flatten(0, 1)).item()
-    print(f"{name:>17}: {rank:2} features for 12 places", options or "")
+    print(f"{name:>17}: {rank:2} features for 12 positions", options or "")
 
 narrow = make_score("factorized_dense", 4, 2, 36).double()  # heads of 2 features
 rank = torch.linalg.matrix_rank(narrow(torch.randn(4, 36, 4, dtype=torch.float64))[:, 0].flatten(0, 1)).item()
-print("factorized_dense, heads of 2 features:", rank, "features for 36 places")
+print("factorized_dense, heads of 2 features:", rank, "features for 36 positions")
 print("products of two of 65 numbers:", 65 * 66 // 2)
 
 # %% [markdown]
 # Dense needs its $d_\text{head}$ features, and one more for the bias. Factorized Random needs $k$. Factorized
-# Dense, $A_{j \bmod a} \, B_{\lfloor j / a \rfloor}$, needs as many features as there are places: every place
+# Dense, $A_{j \bmod a} \, B_{\lfloor j / a \rfloor}$, needs as many features as there are positions: every position
 # has a product of its own. (There is a limit. $A$ and $B$ are made of the same $h = d_\text{head}$ hidden
 # numbers and the 1 of the bias, so a score is a sum of products of two of these $h + 1$ numbers, of which
 # there are $(h + 1)(h + 2) / 2$: 6 for heads of 2 features, more than 2000 for heads of 64.) A dot product of
@@ -1115,13 +1115,13 @@ for name, (step, (operations, moved)) in tiny.items():
 
 # %%
 lengths = (64, 128, 256, 512, 1024)
-found = {}
+curves = {}
 for length in lengths:
     some = forms(length)
     times = measure.times({name: step for name, (step, _) in some.items()}, rounds=5, seconds=1)
     for name, (step, counts) in some.items():
         least, _ = floor(*counts, rate, bandwidth)
-        found[name, length] = times[name]["ms"], least, measure.peak_bytes(step) / 2**20
+        curves[name, length] = times[name]["ms"], least, measure.peak_bytes(step) / 2**20
 del some
 
 # %%
@@ -1129,13 +1129,13 @@ def against_length(ax, pair, column):
     """Two forms, and in the row of times their floors, on two logarithmic scales."""
     for number, name in enumerate(pair):
         style = dict(color=plots.COLOURS[1 + number], marker=plots.MARKERS[number], markersize=4)
-        ax.plot(lengths, [found[name, length][column] for length in lengths], label=name, **style)
+        ax.plot(lengths, [curves[name, length][column] for length in lengths], label=name, **style)
         if column == 0:
-            floors = [found[name, length][1] for length in lengths]
+            floors = [curves[name, length][1] for length in lengths]
             ax.plot(lengths, floors, color=plots.COLOURS[1 + number], linestyle=":")
-    slow, quick = (found[name, lengths[-1]][column] for name in pair)
-    told = f"at {lengths[-1]}: {slow / quick:.1f} to 1"
-    ax.text(0.97, 0.05, told, transform=ax.transAxes, ha="right", fontsize=8)
+    slow, quick = (curves[name, lengths[-1]][column] for name in pair)
+    text = f"at {lengths[-1]}: {slow / quick:.1f} to 1"
+    ax.text(0.97, 0.05, text, transform=ax.transAxes, ha="right", fontsize=8)
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
     ax.legend(fontsize=7, loc="upper left")
@@ -1168,8 +1168,8 @@ plots.show(
 # %%
 print("MiB of a map:", {length: 4 * 4 * 4 * length**2 / 2**20 for length in lengths})
 for name in six:
-    print(f"{name:>18}: {found[name, 1024][2] / found[name, 512][2]:.0f} times the memory")
-ratio = found["Random, expanded", 1024][2] / found["Random, one map", 1024][2]
+    print(f"{name:>18}: {curves[name, 1024][2] / curves[name, 512][2]:.0f} times the memory")
+ratio = curves["Random, expanded", 1024][2] / curves["Random, one map", 1024][2]
 print(f"at 1024 tokens, four sentences, the expanded map needs {ratio:.0f} times the memory of one map")
 
 # %% [markdown]
@@ -1438,7 +1438,7 @@ claims({
 
 # %% [markdown]
 # Its floor is low: by operations and bytes it should be among the fastest. But for each score the kernel
-# looks up two numbers, $A$ and $B$, at places that it has to compute. And in the backward pass many scores
+# looks up two numbers, $A$ and $B$, at positions that it has to compute. And in the backward pass many scores
 # add to one and the same number. Neither is in our count. `random + dot_product` goes the same way: a look-up
 # in $R$ for each score, and one gradient of $R$ to which all sentences add. Of the nine, only Factorized
 # Dense and Random are further from their floors. A floor is no forecast: it says what *cannot* be faster, not

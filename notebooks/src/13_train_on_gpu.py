@@ -44,8 +44,8 @@ from synth_lib.lab.train import Settings, parameter_groups, schedule, train_lang
 # |---|---|---|
 # | Vanilla | $Q K^T / \sqrt{d_{\text{head}}}$ | all tokens that it may see |
 # | Dense, Factorized Dense | (2), (6) | its own token |
-# | Random, Factorized Random | (4), (7) | its place alone; the map is learned |
-# | Fixed Random | (4), $R$ is never trained | its place alone; the map is as it was drawn |
+# | Random, Factorized Random | (4), (7) | its position alone; the map is learned |
+# | Fixed Random | (4), $R$ is never trained | its position alone; the map is as it was drawn |
 # | Random + Vanilla, Dense + Vanilla, Random + Dense | (8) | what the parts read |
 #
 # A *language model* reads a text and says at every position how likely each next token is. Here a token is
@@ -224,11 +224,11 @@ def values(record, task, variant, metric="loss", **changes):
 
 def by_variant(record, task, metric="loss"):
     """{variant: a number for each seed}, of those that are recorded."""
-    found = {variant: values(record, task, variant, metric) for variant in [*VARIANTS, WIDER]}
-    return {variant: numbers for variant, numbers in found.items() if numbers}
+    by_variant = {variant: values(record, task, variant, metric) for variant in [*VARIANTS, WIDER]}
+    return {variant: numbers for variant, numbers in by_variant.items() if numbers}
 
 
-def told(numbers):
+def summary(numbers):
     """The mean, and in brackets the lowest and the highest seed."""
     if not numbers:  # an empty list, or None
         return "not recorded"
@@ -269,7 +269,7 @@ def claims(record, sentences, written_for=("NVIDIA H200", "2026-11-28")):
 # Output varies: the last digits of a loss differ between processors.
 laptop = by_variant(live, "language model")
 for variant in sorted(laptop, key=lambda variant: mean(laptop[variant])):
-    print(f"{variant:>17}  {told(laptop[variant])}")
+    print(f"{variant:>17}  {summary(laptop[variant])}")
 
 # %% [markdown]
 # Two seeds allow few sentences. One seed is better than the other for *all* variants, because the windows
@@ -301,7 +301,7 @@ claims(live, {
 }, written_for=(live["device"], live["date"]))
 
 # %% [markdown]
-# So learned maps that never look at the text win? After 300 steps, at 32 places, yes. Keep that in mind:
+# So learned maps that never look at the text win? After 300 steps, at 32 positions, yes. Keep that in mind:
 # the bigger models will say something else.
 #
 # ### Is it the recorded result?
@@ -386,7 +386,7 @@ for variant, run in sizes.items():
 # %%
 lm = by_variant(gpu, "language model")
 for variant, losses in lm.items():
-    print(f"{variant:>17}  {told(losses)}")
+    print(f"{variant:>17}  {summary(losses)}")
 near = {variant: losses for variant, losses in lm.items() if mean(losses) < 2}
 plots.show(
     dots(near, "loss (nats per token)"),
@@ -449,8 +449,8 @@ def wrong_pairs(predicted, losses):
     """
     ### BEGIN SOLUTION
     wrong = clear = 0
-    for place, better in enumerate(predicted):
-        for worse in predicted[place + 1 :]:
+    for position, better in enumerate(predicted):
+        for worse in predicted[position + 1 :]:
             right = max(losses[better]) < min(losses[worse])
             reversed_ = max(losses[worse]) < min(losses[better])
             clear += right or reversed_
@@ -481,7 +481,7 @@ check("13.2", wrong_pairs)
 # <details><summary>An example of such an explanation</summary>
 #
 # "I thought Dense must lose to Vanilla, since it cannot compare tokens. In characters most of what helps is
-# near and always at the same places, and 800 steps are early: the dot product must first learn to compare."
+# near and always at the same positions, and 800 steps are early: the dot product must first learn to compare."
 # The second sentence is a guess that can be tested: with four times the steps Vanilla should catch up. The
 # suite `long` has these runs. They are not recorded.
 #
@@ -503,7 +503,7 @@ check("13.2", wrong_pairs)
 exact = by_variant(gpu, "translation, grammar", "exact_match")
 bleu = by_variant(gpu, "translation, grammar", "bleu")
 for variant in exact:
-    print(f"{variant:>17}  exact match {told(exact[variant])}, BLEU {mean(bleu[variant]):.1f}")
+    print(f"{variant:>17}  exact match {summary(exact[variant])}, BLEU {mean(bleu[variant]):.1f}")
 plots.show(
     dots(exact, "share of sentences without an error"),
     "the exact match of ten variants on the grammar, three seeds each. Vanilla, the two mixtures with it and "
@@ -557,7 +557,7 @@ definitions = glosses()
 counting_words = tfidf_logistic_regression(definitions["train"], definitions["test"])
 accuracy = by_variant(gpu, "classification", "accuracy")
 for variant, shares in accuracy.items():
-    print(f"{variant:>17}  {told(shares)}")
+    print(f"{variant:>17}  {summary(shares)}")
 print(f"counting words     {counting_words:.3f}")
 
 # %%
@@ -590,7 +590,7 @@ claims(gpu, {
 pairs = by_variant(gpu, "sentence pairs", "accuracy")
 pair_losses = by_variant(gpu, "sentence pairs")
 for variant, shares in pairs.items():
-    print(f"{variant:>17}  {told(shares)}")
+    print(f"{variant:>17}  {summary(shares)}")
 coin = math.log(2)
 lowest = min(map(min, pair_losses.values()), default=math.nan)
 print(f"loss of a coin: {coin:.3f}, lowest loss of a run: {lowest:.3f}")
@@ -711,8 +711,8 @@ fig, axes = plt.subplots(figsize=plots.SIZE, dpi=80, layout="constrained")
 for number, (name, curve) in enumerate(curves.items()):
     known = [(factor, loss[0]) for factor, loss in zip(factors, curve, strict=True) if loss]
     style = {"linestyle": plots.LINES[number], "marker": plots.MARKERS[number]}
-    rates, found = [factor for factor, _ in known], [loss for _, loss in known]
-    axes.plot(rates, found, label=name, color=plots.COLOURS[number], **style)
+    rates, losses = [factor for factor, _ in known], [loss for _, loss in known]
+    axes.plot(rates, losses, label=name, color=plots.COLOURS[number], **style)
 if "Vanilla" in lm:
     axes.axhspan(min(lm["Vanilla"]), max(lm["Vanilla"]), color="grey", alpha=0.4, label="Vanilla, its seeds")
 axes.set_xscale("log")
@@ -759,8 +759,8 @@ claims(why, {
 # %%
 for variant in ("Random", "Fixed Random"):
     for scale in (0.01, 0.5, 2.0):
-        found = values(why, "language model", variant, initial_scale=scale)
-        print(f"{variant}, start with standard deviation {scale}: {told(found)}")
+        losses = values(why, "language model", variant, initial_scale=scale)
+        print(f"{variant}, start with standard deviation {scale}: {summary(losses)}")
 
 # %% [markdown]
 # ### Exercise 13.4: the rate that R needs
@@ -853,7 +853,7 @@ claims(why, {
 
 # %% [markdown]
 # One seed, but the drop is larger than the spread. A decoder must find *its* word in another text, whose
-# order is another one. Random can only say "place 3 looks at place 2", and Dense chooses the place from
+# order is another one. Random can only say "position 3 looks at position 2", and Dense chooses the position from
 # what it has written, without seeing the source. So the paper's advice holds here.
 #
 # ## 4. Heads, rank, mixture weights, length
@@ -872,9 +872,9 @@ def one_seed(variant, name, number, usual):
 
 heads = {number: one_seed("Random", "head", number, 4) for number in (1, 2, 4, 8)}
 ranks = {number: one_seed("Factorized Random", "rank", number, 8) for number in (1, 2, 4, 8, 16)}
-for what, found in {"heads of Random": heads, "rank of Factorized Random": ranks}.items():
-    print(what + ":", ", ".join(f"{number}: {loss[0]:.3f}" for number, loss in found.items() if loss))
-print(f"Random, full R, all seeds: {told(lm.get('Random'))}")
+for what, losses in {"heads of Random": heads, "rank of Factorized Random": ranks}.items():
+    print(what + ":", ", ".join(f"{number}: {loss[0]:.3f}" for number, loss in losses.items() if loss))
+print(f"Random, full R, all seeds: {summary(lm.get('Random'))}")
 
 # %%
 def widest(losses):
@@ -1111,7 +1111,7 @@ for row, (variant, run) in zip(panels, looked.items(), strict=False):
 plots.show(
     fig,
     "maps of four heads of the first layer, 24 by 24, for Vanilla, Dense and Random. All are darkest "
-    "along the diagonal. Vanilla's heads also have single dark cells further away, and one looks at the place "
+    "along the diagonal. Vanilla's heads also have single dark cells further away, and one looks at the position "
     "before its own. Dense has faint columns. Random's four heads are smooth bands that resemble each other.",
 )
 
@@ -1170,10 +1170,10 @@ for suite, stored in {"gpu": gpu, "gpu-why": why}.items():
     print(f"{suite}: {len(own)} runs of your own")
     for run in own:
         if run["status"] == "finished":
-            place = run["task"], run["variant"]
+            entry = run["task"], run["variant"]
             metric = next(name for name in ("accuracy", "exact_match", "loss") if name in run["metrics"])
-            before = told(values(stored, *place, metric, **(run["model"] | run["settings"])))
-            print(f"   {', '.join(place)}, seed {run['seed']}: {metric} {run['metrics'][metric]}; {before}")
+            before = summary(values(stored, *entry, metric, **(run["model"] | run["settings"])))
+            print(f"   {', '.join(entry)}, seed {run['seed']}: {metric} {run['metrics'][metric]}; {before}")
 
 # %% [markdown]
 # ## What this shows, and what it does not
@@ -1181,7 +1181,7 @@ for suite, stored in {"gpu": gpu, "gpu-why": why}.items():
 # - **Small and short.** Models of one to four million parameters, a few hundred steps. The laptop's order
 #   did not survive the step to the GPU, and the GPU's need not survive the next one.
 # - **One learning rate for all.** Fair in form. But question 2 shows that one setting can move a variant
-#   from the last places to the first, and only that of $R$ was varied.
+#   from the last positions to the first, and only that of $R$ was varied.
 # - **Settings were chosen on the validation texts** that judge the language model. The test plays have not
 #   been touched.
 # - **Not measured:** real translations, the start of $R$, byte-pairs, a second seed of questions 2 to 4.

@@ -56,7 +56,7 @@ def difference(got, expected, returns=""):
         return None
     message = f"the shape is right, but {int(wrong.sum())} of {wrong.numel()} values are not"
     if got.is_floating_point() and wrong.any() and _same_numbers(got, expected):
-        message = f"{message}: the numbers are right, but in other places"
+        message = f"{message}: the numbers are right, but in other positions"
     return f"{message}, the first at {list(first_index(wrong))}{bracketed(returns)}."
 
 

@@ -17,7 +17,7 @@ EQUATIONS = "The equations"
 LOOKS = "What a row looks like"
 HEADS = "Heads, shorter inputs, masks"
 PARAMETERS = "Parameters"
-NUMBERS = "Fewer numbers than places"
+NUMBERS = "Fewer numbers than positions"
 CONSTANT = "What helps: a constant, and a sign"
 
 

@@ -193,7 +193,7 @@ def _guess_of_pair(values, chance):
 
 COUNTING_GUESS = Exercise(
     key="08.2",
-    title="a guess when places are not alike",
+    title="a guess when positions are not alike",
     name="counting_guess",
     minutes=10,
     level="easy",
@@ -405,7 +405,7 @@ def _sizes_of_table(draw):
 FOR_DENSE = Exercise(
     key="08.3",
     title="a task for Dense that Factorized Dense cannot learn",
-    name="places_of_number",
+    name="positions_of_number",
     minutes=15,
     level="medium",
     inputs=_sizes_of_table,
@@ -453,7 +453,7 @@ FOR_DENSE = Exercise(
 FOR_RANDOM = Exercise(
     key="08.4",
     title="a map for Random that a small rank cannot learn",
-    name="places_of_place",
+    name="positions_of_position",
     minutes=15,
     level="hard",
     inputs=lambda draw: {"length": draw.integer(12, 16), "rank": draw.integer(2, 3)},
