@@ -54,7 +54,7 @@ given-SUBMISSIONS:
 	@test -n "$(SUBMISSIONS)" || { echo 'SUBMISSIONS is missing: make grade SUBMISSIONS=folder OUT=grades.csv' >&2; exit 2; }
 
 fuzz: $(STAMP)
-	@$(PYTHON) tools/classroom/fuzz_grading.py
+	@$(PYTHON) tools/fuzz_grading.py
 
 clean:
 	rm -rf .venv .venv-lowest .pytest_cache .ruff_cache build *.egg-info

@@ -68,7 +68,7 @@ def kernels(score, mask=None):
         names.append("one map")
     if parts <= {"dot_product", "dense", "factorized_random"}:
         names.append("sdpa")
-    return names if score == "dot_product" else [*names, "flex"]
+    return [*names, "flex"]
 
 
 def by_kernel(layer, x, mask, kernel):

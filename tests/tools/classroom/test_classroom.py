@@ -27,8 +27,9 @@ from synth_lib.checks.compare import Other, difference, plain_copy
 from synth_lib.checks.exercise import TRIALS, Draw
 from synth_lib.checks.runner import in_this_process
 from tests.helpers.homework import BAD, COURSE, PATIENT, can_grade, code, light, limited, notebook, statuses
+from tools import fuzz_grading
 from tools.build_notebooks import build, cut_solution
-from tools.classroom import assignment, fuzz_grading, protocol, sandbox, submissions
+from tools.classroom import assignment, protocol, sandbox, submissions
 from tools.classroom import course as courses
 from tools.classroom import grade as grading_tool
 from tools.classroom.grading import grade

@@ -1,7 +1,7 @@
 """Damage a solved notebook as people and tools do, and grade it: the points stay, or the page names the cell.
 
     make fuzz                                           # 1,000 damaged copies of chapters 02 and 03
-    python tools/classroom/fuzz_grading.py --edits 50 --chapters 02
+    python tools/fuzz_grading.py --edits 50 --chapters 02
 
 Each copy gets one to three edits, drawn from its seed. A copy with fewer points is a silent loss unless it is marked
 for a look and every lost exercise's message names a cell. The table at the end counts both; the exit status is 1 after
@@ -22,7 +22,7 @@ from pathlib import Path
 import nbformat
 from tqdm import tqdm
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tools.build_notebooks import build  # noqa: E402
