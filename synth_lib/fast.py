@@ -34,8 +34,9 @@ KERNELS = ("plain", "one map", "sdpa", "flex")
 
 
 def choose(score, x, length, mask=None, causal=False):
-    """The fastest kernel for this S and x "batch query d_model", which attends to `length` tokens, on its device.
+    """The kernel that should be the fastest for this S, on the device of x: one of KERNELS.
 
+    x: "batch query d_model". length: how many tokens it attends to.
     mask: None, or bool that broadcasts to "batch head query key". If it differs between samples, so do their maps.
     """
     if has_hooks(score):

@@ -88,33 +88,6 @@ def test_attention_map_names_the_axis_that_does_not_fit(shape, options, message)
         plots.attention_map(torch.rand(shape), **options)
 
 
-def curve(*losses):
-    return [{"step": 10 * number, "loss": loss} for number, loss in enumerate(losses)]
-
-
-def test_loss_curves_draw_mean_and_spread_over_seeds():
-    curves = {"dense": [curve(4.0, 2.0), curve(4.4, 1.0)], "random": [curve(4.0, 3.0)]}
-    fig = plots.loss_curves(curves, references={"unigram": 3.3})
-    draw(fig)
-    axes = fig.axes[0]
-    line = axes.lines[0]
-    assert list(line.get_xdata()) == [0, 10]
-    assert torch.as_tensor(line.get_ydata()).tolist() == pytest.approx([4.2, 1.5])
-    corners = axes.collections[0].get_paths()[0].vertices
-    assert (corners[:, 1].min(), corners[:, 1].max()) == pytest.approx((1.0, 4.4))
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["dense", "random"]
-    assert axes.lines[2].get_ydata()[0] == 3.3 and axes.texts[0].get_text() == "unigram"
-    assert axes.get_ylabel() == "loss (nats per token)"
-
-
-def test_lines_differ_without_colour():
-    fig = plots.loss_curves({str(n): [curve(n + 1.0, n)] for n in range(7)})
-    draw(fig)
-    styles = {(str(line._unscaled_dash_pattern), line.get_marker()) for line in fig.axes[0].lines}
-    assert len(styles) == 7
-    assert len({line.get_marker() for line in fig.axes[0].lines}) == 7
-
-
 def test_bars_show_mean_and_spread_and_differ_without_colour():
     fig = plots.bars({"dense": [1.0, 3.0], "random": 5.0}, label="loss (nats per token)")
     draw(fig)

@@ -309,7 +309,7 @@ for name in SCORES:
 # | 12 | reading other people's code | planned |
 # | [13 · Train](13_train_on_gpu.ipynb) | train language models that differ in S; compare them | ready |
 #
-# The numbers are the reading order. 13 needs no more than 00, 02 and 03.
+# The numbers are the reading order. 13 needs 03, 06 and 07.
 
 # %% [markdown]
 # ## einops in ten minutes
@@ -401,7 +401,7 @@ print(copies.shape)
 # ### einsum: name the axes, multiply, sum
 #
 # `einsum` takes two tensors. It has two rules. Every number of the first meets every number of the second
-# that has the same position on the axes they share, and the two are **multiplied**. Along a name that is missing
+# that has the same index on the axes they share, and the two are **multiplied**. Along a name that is missing
 # on the right, the products are **summed**. The product of two matrices, in which you mix the rows of `X` with
 # the weights, is this:
 

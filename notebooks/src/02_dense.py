@@ -282,7 +282,7 @@ for function in (scores_with_loops, scores_with_matmul, scores_with_einsum):
 #
 # *10 minutes, easy.* You get `W1` and `W2` as `nn.Linear` stores them: output axis first. Write the scores of
 # one sentence. Any way that is right counts; try it without a loop and without `nn.Linear`. The check takes
-# another number of positions than of tokens.
+# another number of keys than of tokens.
 
 # %% exercise="02.1" points=1
 def linear_scores(x, W1, b1, W2, b2):

@@ -25,6 +25,7 @@ from synth_lib.attention import Attention
 from synth_lib.checks import check
 from synth_lib.scores import Dense, DotProduct, Random, decaying_scores, shifted_scores, uniform_scores
 from synth_lib.shapes import Axes
+from synth_lib.lab.curves import loss_curves
 from synth_lib.lab.train import parameter_groups
 
 # %% [markdown]
@@ -262,7 +263,7 @@ print("the result is shuffled too: ", equal(y_after, y[order]))
 # ### R has no batch axis
 #
 # A wrong program that runs: $R$ gets an axis for the batch, because the dot product and Dense have one there.
-# Every *position in the batch* then has its own map. Four equal sentences give four different results
+# Every *row of the batch* then has its own map. Four equal sentences give four different results
 # (`expand` repeats a tensor along a new axis, without copying it):
 
 # %%
@@ -547,7 +548,7 @@ for length in (6, 32, 512):
 
 # %% [markdown]
 # At length 512 the "identity" is uniform for all that matters, 0.005 where you wanted 1. It runs, has the
-# right shape, and even its largest weights stand in the right positions. A softmax of weights is always this
+# right shape, and even its largest weights stand in the right columns. A softmax of weights is always this
 # flat, since weights differ by 1 at most. So the library refuses a `start` whose rows are weights:
 
 # %%
@@ -821,7 +822,7 @@ for seed in (0, 1):
     runs["fixed", seed] = train_reverser(1, seed=seed, score="fixed_random")
 names = ["fixed", "factor 1", "factor 10", "factor 30"]
 plots.show(
-    plots.loss_curves({name: [runs[name, seed][1] for seed in (0, 1)] for name in names}, unit="mean of -log"),
+    loss_curves({name: [runs[name, seed][1] for seed in (0, 1)] for name in names}, unit="mean of -log"),
     "the loss of the four models over 200 steps. All start near 2.3. Fixed Random stays above 2.1. With "
     "the factor 1 the line falls slowly and is still above 1 at the end; with 10 it reaches 0 well before "
     "the end, with 30 sooner.",

@@ -210,7 +210,7 @@ check("04.1", product_rows)
 # <details><summary>Hint 3: the shape is right, the values are not</summary>
 #
 # Try your function on `A_row[None]` and `B_row[None]`, the primes above; `[None]` makes one query of them.
-# Factor each number of your result: which two numbers met, and which should have met in that position?
+# Factor each number of your result: which two numbers met, and which should have met at that position?
 #
 # </details>
 
@@ -1033,7 +1033,7 @@ check("04.5", can_be_made)
 # <details><summary>Hint 3: some rows are wrong</summary>
 #
 # Is your picture $b$ rows of $a$ numbers, and not $a$ rows of $b$? Do you look at all of it? A row may be a
-# product in all positions but one. Do you divide by a number that can be 0? And rounding is no rank:
+# product in all cells but one. Do you divide by a number that can be 0? And rounding is no rank:
 # `matrix_rank(..., atol=0.001)` ignores small remainders.
 #
 # </details>

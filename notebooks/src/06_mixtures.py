@@ -778,7 +778,7 @@ pictures = torch.stack([stretched(table_of_random(last[0], layer)) for layer in 
 numbers = [str(position) for position in range(LENGTH)]
 plots.show(
     plots.attention_map(pictures, numbers, titles=["layer 0", "layer 1"], label="alpha R, stretched"),
-    "two tables of 12 times 12 positions, R after training on the last task. Layer 0: in each row the position before "
+    "two tables of 12 times 12 numbers, R after training on the last task. Layer 0: in each row the position before "
     "the query is darkest. Layer 1: in each row the position after the query is white.",
 )
 i = torch.arange(LENGTH)
@@ -958,9 +958,9 @@ def table_row(score, x, other):
     x, other: two different sentences, each "1 length d_model".
     Returns a tuple of three texts:
     - "nothing" if no row of the scores ever moves when a token changes; "own token" if rows move, but each
-      only when its own token changes; "other tokens" if some row moves when the token of another position does.
+      only when its own token changes; "other tokens" if some row moves when the token at another position does.
     - "global" if x and other get the same scores, else "local".
-    - "yes" if some row moves when the token of another position changes, else "no".
+    - "yes" if some row moves when the token at another position changes, else "no".
     A score moves if it changes by more than 0.00001.
     """
     ### BEGIN SOLUTION

@@ -36,7 +36,7 @@ from synth_lib.shapes import Axes
 # layer? And does anything out there have to know which S is inside?**
 #
 # This chapter needs words of two languages, and four *special tokens*: a filler, the start and the end of a
-# text, and a separator between two texts. A token is from now on a whole number, the position of its word in the
+# text, and a separator between two texts. A token is from now on a whole number, the number of its word in the
 # vocabulary.
 
 # %%
@@ -447,12 +447,12 @@ show(logits=row, softmax=row.softmax(dim=0))
 
 # %%
 def draw_by_hand(probabilities, u):
-    """The first position at which the running sum of the probabilities goes beyond u, a number from 0 to 1."""
+    """The first word at which the running sum of the probabilities goes beyond u, a number from 0 to 1."""
     total = 0.0
-    for position, probability in enumerate(probabilities.tolist()):
+    for word, probability in enumerate(probabilities.tolist()):
         total += probability
         if u < total:
-            return position
+            return word
 
 
 print("greedy:", words[row.argmax()])
@@ -489,7 +489,7 @@ show(**{f"k = {k}": keep_top_k(row, k).softmax(dim=0) for k in (1, 2, 3)})
 # %%
 order = row.argsort(descending=True)
 ordered = row.softmax(dim=0)[order]
-print([words[position] for position in order])
+print([words[word] for word in order])
 for name, numbers in {"probability": ordered, "running sum": ordered.cumsum(dim=0)}.items():
     print(f"{name}:", [f"{number:.2f}" for number in numbers.tolist()])
 
@@ -500,11 +500,11 @@ for name, numbers in {"probability": ordered, "running sum": ordered.cumsum(dim=
 def keep_top_p(row, p):
     allowed = torch.zeros(len(row), dtype=torch.bool)
     total = 0.0
-    for position in row.argsort(descending=True).tolist():
+    for word in row.argsort(descending=True).tolist():
         if total >= p:  # the words so far are enough
             break
-        allowed[position] = True
-        total += row.softmax(dim=0)[position].item()
+        allowed[word] = True
+        total += row.softmax(dim=0)[word].item()
     return row.masked_fill(~allowed, float("-inf"))
 
 
@@ -918,7 +918,7 @@ for name, score in nine.items():
 print("rolled to the right, read, rolled back: the same as alone, for all nine")
 
 # %% [markdown]
-# A longer text has no position at all. Not even the dot product can read it here, since $P$ ends as well:
+# A longer text does not fit at all. Not even the dot product can read it here, since $P$ ends as well:
 
 # %%
 try:

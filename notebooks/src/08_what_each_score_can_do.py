@@ -35,8 +35,8 @@ from synth_lib.text.corpora import DATA
 # On real text every S learns something, and a table of losses does not tell what. So this chapter takes tasks
 # that are made by hand, so small that you can see whether an S can do them, and why.
 #
-# All tasks are one question: **which token must I look at?** Only the position where the answer to that question
-# is written changes. A token here has three parts: a *value*, which somebody may want to have, a *pointer*
+# All tasks are one question: **which token must I look at?** What changes is only where the answer to that
+# question can be read. A token here has three parts: a *value*, which somebody may want to have, a *pointer*
 # and a *key*. Six tokens are enough to see it. Their values are words:
 
 # %%
@@ -584,7 +584,7 @@ print("predicted from the frozen map, and measured: they differ by less than 0.0
 #
 # In the table, Factorized Dense equals Dense. They are not equal. In the three tasks each row has *one* right
 # position. For one position, a peak in $A$ times a peak in $B$ is enough (chapter 04). For Factorized Random,
-# positions on a circle are enough, and those fit into rank 2 (chapter 05).
+# directions on a circle are enough, and those fit into rank 2 (chapter 05).
 #
 # Now let a token need *several* positions, all alike: the answer is the mean of their values. The values play no
 # part in whether a row can be written, so leave them out, and train S alone to make a *wanted map*.
@@ -618,7 +618,7 @@ print("Dense, Factorized Dense:", compare(two_positions, *both_dense))
 #
 # Which positions are hard? Three that share no column and no row, such as 0, 4 and 8. All three products must be
 # high. Two of the three numbers of $A$ have the same sign, and then so have their two numbers of $B$. The two
-# *cross* products have that sign too, and one of them is as high as the positions that you want. (Why: the cross
+# *cross* products have that sign too, and one of them is as high as a product that you want. (Why: the cross
 # products multiply to the same number as the two wanted products, so they cannot both be lower.) With two
 # positions there is a way out, one with plus times plus and one with minus times minus. With three there is
 # none.
@@ -701,7 +701,7 @@ for score in ranks:
 # *15 minutes, hard.* Design a wanted map that Random learns and Factorized Random of the given rank does not.
 
 # %% exercise="08.4" points=3
-def positions_of_position(length, rank):
+def wanted_positions(length, rank):
     """Which positions does position i want, for i from 0 to length - 1?
 
     length: 12 to 16. rank: 2 or 3.
@@ -716,7 +716,7 @@ def positions_of_position(length, rank):
     ### END SOLUTION
 
 # %% check="08.4"
-check("08.4", positions_of_position)
+check("08.4", wanted_positions)
 
 # %% [markdown]
 # <details><summary>Hint 1: where do I start?</summary>
@@ -743,7 +743,7 @@ check("08.4", positions_of_position)
 # ### By hand: first bind, then average
 #
 # Here is a way with a *uniform* map, in two layers. First each token writes down its fact: "key 3 has the
-# value 4", as a row with a single 1, one position for each pair of key and value. An mlp can do that. Then
+# value 4", as a row with a single 1, one entry for each pair of key and value. An mlp can do that. Then
 # everybody averages everything, so each token holds a table of all facts. Then it reads the table at its own
 # pointer, which is work for an mlp again. The task *pair* on 4000 sentences of 6 tokens with 5 values:
 

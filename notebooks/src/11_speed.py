@@ -913,10 +913,10 @@ print("of the full work:", Fraction(stairs, full), " formula for 8 blocks:", Fra
 # | one map | Random, Factorized Random | one product for the batch, causal in blocks |
 # | sdpa | dot product, Dense, their mixture; on a GPU a large Factorized Random | torch's fused kernel |
 # | flex | Factorized Dense, other mixtures; on a GPU | FlexAttention with a score_mod |
-# | plain | where none is faster on this device, or a hook hangs on S | as always |
+# | plain | where none is faster on this device, a hook hangs on S, or dropout acts on the map | as always |
 #
 # `fast.choose` says which one is taken on this device. Four masks, nine S, two sentences of up to 256 tokens,
-# and each time the question whether its $Y$ equals that of plain:
+# and each time the question whether its $Y$ equals that of plain (where plain is the choice, it must):
 
 # %%
 names = ["dot_product", "dense", "random", "fixed_random", "factorized_dense", "factorized_random",
@@ -934,13 +934,13 @@ for name in names:
     print(f"{name:>20}", *(f"{cell:>15}" for cell in cells))
 
 # %% [markdown]
-# On a CPU, Dense takes its kernel from this size on. One sentence, or a shorter one, stays plain unless the
-# mask is causal: its maps are small, and there is little to save. Random has its blocks under a causal mask
-# alone. Else it stays plain for another reason: the library's plain form already makes one map for the batch,
-# or, with padding, needs one for each sentence. And Factorized Dense, and the mixtures of Random with an S that
-# reads tokens, would need flex. A GPU has that, for inputs of the full length, from 128 tokens on, if
-# torch can compile it there. The gradients are equal too, which the tests of the library show for each kernel,
-# mask and dtype.
+# On a CPU, Dense takes its kernel for two sentences or more of 256 tokens, and under a causal mask from 128
+# tokens on, even for one sentence. Smaller maps leave little to save. Random has its blocks under a causal mask
+# alone, from 256 tokens on. Else it stays plain for another reason: the library's plain kernel already makes one
+# map for the batch, or, with padding, needs one for each sentence. And Factorized Dense, and the mixtures of
+# Random with an S that reads tokens, would need flex. A GPU has that, for inputs of the full length, from 128
+# tokens on, if torch can compile it there. The gradients are equal too, which the tests of the library show for
+# each kernel, mask and dtype.
 #
 # ## Predict, then measure
 #
@@ -1207,7 +1207,8 @@ for name in names:
 # square, so such a floor can be too high by what the kernel leaves out.
 #
 # Is a fast form slower than the plain one on your machine? That happens: the rule in `fast.choose` is a guess
-# from measurements of other sizes, on other machines. Nobody can tell without measuring.
+# from measurements of other sizes, on other machines. Nobody can tell without measuring. (Where it chooses plain,
+# both columns time the same kernel, and their difference is the noise.)
 #
 # ## On a card
 #
@@ -1488,8 +1489,7 @@ for name in names:
 
 # %% [markdown]
 # The values are needed by all. Who compares tokens needs the keys too. So exactly one half, for every S that
-# does not. Their parameters are read too, $W_2$ or $R$.
-# But once for the whole batch, while keys are read for each sentence.
+# does not. (The parameters of S, $W_2$ or $R$, are read too, but once for the whole batch.)
 #
 # ## Where it breaks
 #

@@ -1181,7 +1181,7 @@ for suite, stored in {"gpu": gpu, "gpu-why": why}.items():
 # - **Small and short.** Models of one to four million parameters, a few hundred steps. The laptop's order
 #   did not survive the step to the GPU, and the GPU's need not survive the next one.
 # - **One learning rate for all.** Fair in form. But question 2 shows that one setting can move a variant
-#   from the last positions to the first, and only that of $R$ was varied.
+#   from the last ranks to the first, and only that of $R$ was varied.
 # - **Settings were chosen on the validation texts** that judge the language model. The test plays have not
 #   been touched.
 # - **Not measured:** real translations, the start of $R$, byte-pairs, a second seed of questions 2 to 4.

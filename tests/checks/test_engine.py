@@ -810,7 +810,7 @@ def test_causal_and_masked_results_are_told():
 
 def test_right_numbers_in_other_places_are_told():
     message = verdict("99.1", lambda scores, scale: (scores * scale).flip(0), "wrong")
-    assert "the numbers are right, but in other places, the first at [0, 0]" in message
+    assert "the numbers are right, but in other positions, the first at [0, 0]" in message
 
 
 # --- side by side ---

@@ -158,7 +158,7 @@ def _row(milliseconds):
 
 
 def test_without_its_baseline_a_form_is_timed_all_the_same(monkeypatch):
-    monkeypatch.setattr(fast, "attend", None)
+    monkeypatch.setattr(fast, "sdpa", None)
     run = bench.Bench("cpu", 60, sizes=bench.TINY, rounds=2)
     bench.attention(run)
     rows = {row["form"]: row for row in run.record["core"]}

@@ -100,7 +100,7 @@ SOLVES = Exercise(
     right=(_rule(), _solves_by_sets, _solves_in_sentences),
     wrong=mistakes({
         EQUATIONS: {
-            "a mixture is held for as weak as its weakest part.": _rule(choose=min),
+            "a mixture is taken to be as weak as its weakest part.": _rule(choose=min),
             "only the first part of a mixture is looked at.": _rule(choose=lambda levels: next(iter(levels))),
             "only the last part of a mixture is looked at.": _rule(choose=lambda levels: list(levels)[-1]),
             "each S is allowed its own task alone; whoever reads more can leave unread what is not needed.":
@@ -115,7 +115,8 @@ SOLVES = Exercise(
                 _rule(choose=sum),
         },
         PREDICT: {
-            "scores that stay as they were drawn are held for as good as trained ones.": _rule(look_at_trained=False),
+            "scores that stay as they were drawn are taken to be as good as trained ones.":
+                _rule(look_at_trained=False),
             "the tuple `conditioned_on` is compared with a text, which it never equals; the text is an entry of it.":
                 _solves_by_text,
             "every trained S is held to solve everything.": lambda conditioned_on, trained, task: trained,
@@ -123,9 +124,9 @@ SOLVES = Exercise(
         QUESTION: {
             "more is asked than a task needs: where is the answer to my own question written?":
                 _rule(compare=int.__gt__),
-            "the own token is held for enough to find the match, but it tells what to look for, not where.":
+            "the own token is taken to be enough to find the match, but it tells what to look for, not where.":
                 _rule(needs={"position": 0, "token": 1, "pair": 1}),
-            "the task token is held for a comparison; but the pointer alone names the position.":
+            "the task token is taken for a comparison; but the pointer alone names the position.":
                 _rule(needs={"position": 0, "token": 2, "pair": 2}),
             "Random is held to be unable to reverse; but each of its rows belongs to one position.":
                 _rule(needs={"position": 1, "token": 1, "pair": 2}),
@@ -453,7 +454,7 @@ FOR_DENSE = Exercise(
 FOR_RANDOM = Exercise(
     key="08.4",
     title="a map for Random that a small rank cannot learn",
-    name="positions_of_position",
+    name="wanted_positions",
     minutes=15,
     level="hard",
     inputs=lambda draw: {"length": draw.integer(12, 16), "rank": draw.integer(2, 3)},

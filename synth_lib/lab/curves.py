@@ -1,0 +1,32 @@
+"""A figure of what `train` records."""
+
+import matplotlib.pyplot as plt
+import torch
+
+from synth_lib import plots
+
+
+def loss_curves(curves, *, references=None, unit="nats per token"):
+    """Loss against the training step: a line for the mean of the seeds, a band from the lowest to the highest.
+
+    curves: {label: [curve of one seed, ...]}; a curve is a list of {"step": ..., "loss": ...}, as in the
+    records of `train`, with the same steps for all seeds of a label. references: {label: loss}, drawn as
+    level lines.
+    """
+    fig, axes = plt.subplots(figsize=plots.SIZE, layout="constrained")
+    for number, (label, seeds) in enumerate(curves.items()):
+        steps = [point["step"] for point in seeds[0]]
+        losses = torch.tensor([[point["loss"] for point in curve] for curve in seeds])
+        colour, line, marker = (styles[number % len(styles)] for styles in (plots.COLOURS, plots.LINES, plots.MARKERS))
+        axes.fill_between(steps, losses.amin(0), losses.amax(0), color=colour, alpha=0.25, linewidth=0)
+        axes.plot(
+            steps, losses.mean(0), label=label, color=colour, linestyle=line,
+            marker=marker, markersize=4, markevery=max(1, len(steps) // 8),
+        )  # fmt: skip
+    for label, loss in (references or {}).items():
+        axes.axhline(loss, color="grey", linewidth=1)
+        axes.text(1, loss, label, transform=axes.get_yaxis_transform(), ha="right", va="bottom", fontsize=8)
+    axes.set_xlabel("training step")
+    axes.set_ylabel(f"loss ({unit})")
+    axes.legend(fontsize=8)
+    return fig
