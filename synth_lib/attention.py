@@ -5,6 +5,7 @@ sequence, and a `Cache` remembers what was attended to, for a model that writes 
 way, `Attention._attend`, and differ in where the attended tokens come from.
 """
 
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -14,7 +15,7 @@ from torch.nn import functional as F
 
 from synth_lib import fast
 from synth_lib.masks import causal, check_mask, masked_softmax
-from synth_lib.scores import Score, make_score
+from synth_lib.scores import Score, check_scores, make_score
 from synth_lib.shapes import check_number
 
 
@@ -58,6 +59,18 @@ class Cache:
         return sum(entry.numel() * entry.element_size() for entry in self.entries)
 
 
+@contextmanager
+def unchanged_after_error(caches):
+    """A `with` block after whose errors, Ctrl-C too, the caches are as before: a step counts whole or not at all."""
+    before = [(cache.entries, cache.length) for cache in caches]
+    try:
+        yield
+    except BaseException:
+        for cache, (entries, length) in zip(caches, before, strict=True):
+            cache.entries, cache.length = entries, length
+        raise
+
+
 class Attention(nn.Module):
     """Self-attention with synthesized weights, equation (3) of arXiv 2005.00743, with heads and masks.
 
@@ -71,7 +84,7 @@ class Attention(nn.Module):
         **score_options: options of S, such as `rank=4` or `initial_scale=0.5`.
 
     Attributes:
-        kernel: computes y where nobody asks for the weights, one of `fast.KERNELS`; None, the default: the fastest.
+        always_plain: set it to True, and y is computed by the plain kernel where nobody asks for the weights, too.
 
     Raises:
         ValueError: a size, name or option that does not fit; the message says which and what would.
@@ -89,7 +102,7 @@ class Attention(nn.Module):
             if getattr(score, name) != size:
                 raise ValueError(f"{name} is {size}, but the score was made with {name} = {getattr(score, name)}")
         self.head, self.causal, self.dropout = head, causal, dropout
-        self.kernel = None
+        self.always_plain = False
         self.score = score
         self.value = nn.Linear(d_model, d_model, bias=bias)  # G of equation (3)
         self.output = nn.Linear(d_model, d_model, bias=bias)
@@ -145,16 +158,14 @@ class Attention(nn.Module):
         batch, query, _ = x.shape
         if mask is not None:
             mask = check_mask(mask, batch, self.head, query, length)
-        in_order = self.causal and query > 1  # the last token may attend to all
+        # The last token may attend to all. (A comparison alone would be no bool for torch.compile with dynamic sizes.)
+        in_order = True if self.causal and query > 1 else False
         if in_order and (start > 0 or mask is not None):
             mask, in_order = self._and_causal(mask, start, query, length, x.device), False
-        kernel = self.kernel
-        if need_weights or (self.training and self.dropout):
+        if need_weights or self.always_plain or (self.training and self.dropout):
             kernel = "plain"
-        elif kernel is None:
+        else:
             kernel = fast.choose(self.score, x, length, mask, in_order)
-        elif kernel not in fast.KERNELS:
-            raise ValueError(f"kernel is {kernel!r}, but must be None or one of {', '.join(fast.KERNELS)}")
 
         read = partial(fast.values, self.value, x if memory is None else memory, self.head, kernel)
         if cache is not None:
@@ -166,17 +177,17 @@ class Attention(nn.Module):
             mixed = fast.fused(kernel, folded, value, mask, in_order)
         else:
             scores = self.score(x, memory=memory, length=length, start=start, cache=cache)
-            self._check(scores, batch, query, length)
+            check_scores(self.score, scores, x, length)
             if kernel == "one map":
                 mixed = fast.one_map(scores[0], value, mask, in_order)
             else:
                 allowed = self._and_causal(mask, start, query, length, x.device) if in_order else mask
                 weights = scores.softmax(dim=-1) if allowed is None else masked_softmax(scores, allowed)
                 mixed = self._mix(weights, value)
-        if cache is not None:
-            cache.commit(length)
         y = self.output(rearrange(mixed, "batch head query d_head -> (batch query) (head d_head)"))
         y = rearrange(y, "(batch query) d_model -> batch query d_model", batch=batch, query=query)
+        if cache is not None:  # last of all: after an error it is as it was
+            cache.commit(length)
         return y, weights.expand(batch, -1, -1, -1) if need_weights else None
 
     def _and_causal(self, mask, start, query, length, device):
@@ -192,18 +203,6 @@ class Attention(nn.Module):
             weights = weights.expand(len(value), -1, -1, -1)
         return einsum(weights, value, "batch head query key, batch head key d_head -> batch head query d_head")
 
-    def _check(self, scores, batch, query, length):
-        """A score of somebody else may break its promise; broadcasting would hide it."""
-        first, *rest = scores.shape
-        # Size by size: torch.compile with dynamic sizes gets the comparison of whole tuples wrong.
-        fits = len(rest) == 3 and rest[0] == self.head and rest[1] == query and rest[2] == length
-        if not (fits and (first == 1 or (first == batch and self.score.reads_tokens))):
-            samples, size = ("batch or 1", f"{batch} or 1") if self.score.reads_tokens else ("1", "1")
-            raise ValueError(
-                f"{type(self.score).__name__} gave scores {tuple(scores.shape)}, but they must be "
-                f"({samples}, head, query, key) = ({size}, {self.head}, {query}, {length})"
-            )
-
 
 class CrossAttention(Attention):
     """The tokens of x attend to those of another sequence, the memory: queries from x, keys and values from memory.
@@ -213,6 +212,8 @@ class CrossAttention(Attention):
     """
 
     def __init__(self, d_model, head, max_length, score="dot_product", *, bias=True, dropout=0.0, **score_options):
+        if "causal" in score_options:
+            raise ValueError("causal is no option of CrossAttention: two sequences have no common order")
         super().__init__(d_model, head, max_length, score, bias=bias, dropout=dropout, **score_options)
 
     def forward(self, x, memory, mask=None, *, start=0, cache=None, need_weights=True):

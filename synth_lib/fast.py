@@ -12,7 +12,7 @@ is what S may look at:
     flex        Factorized Dense, and mixtures that hold Random and a score of tokens: torch's FlexAttention, a kernel
                 into which the rest of the score is compiled. On CUDA only.
     plain       the map, and the softmax over it: where no kernel is faster, and where a hook or somebody else's code
-                hangs on S, which no kernel knows of. Forward derivatives and torch.func.vmap need it too.
+                hangs on S, which no kernel knows of. Forward and second derivatives and torch.func need it too.
 
 How a score is written for sdpa and flex, it says itself: `scores.Folded`.
 """
@@ -25,16 +25,15 @@ from einops import rearrange
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._triton import has_triton
 
 from synth_lib.masks import causal as causal_mask
 from synth_lib.masks import masked_softmax
 
-KERNELS = ("plain", "one map", "sdpa", "flex")
-
 
 def choose(score, x, length, mask=None, causal=False):
-    """The kernel that should be the fastest for this S, on the device of x: one of KERNELS.
+    """The kernel that should be the fastest for this S, on the device of x: "plain", "one map", "sdpa" or "flex".
 
     x: "batch query d_model". length: how many tokens it attends to.
     mask: None, or bool that broadcasts to "batch head query key". If it differs between samples, so do their maps.
@@ -62,6 +61,8 @@ def choose(score, x, length, mask=None, causal=False):
 
 def has_hooks(module):
     """Whether something hangs on the module or a part of it that a kernel would leave out: a hook, or a new method."""
+    if not torch.compiler.is_compiling() and _has_any_global_hook():
+        return True
     for part in module.modules():
         hooks = part._forward_hooks, part._forward_pre_hooks, part._backward_hooks, part._backward_pre_hooks
         if any(hooks) or not {"rows", "forward", "keys"}.isdisjoint(part.__dict__):
@@ -79,6 +80,8 @@ def fused(kernel, folded, value, mask=None, causal=False):
         causal: no token may attend to a later one; then queries and keys are the same tokens, and mask is None.
     """
     if kernel == "sdpa":
+        if folded.tables or folded.products:
+            raise ValueError("the fold of this score has tables or products, which its folds_into does not say")
         return sdpa(*query_and_key(folded, value), value, mask, causal, folded.scale)
     return _flex_or_plain(folded, value, mask, causal)
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from synth_lib.attention import Attention, Cache, CrossAttention
+from synth_lib.attention import Attention, Cache, CrossAttention, unchanged_after_error
 from synth_lib.decoding import beam_search, check_sampling, greedy_search, sample
 from synth_lib.masks import can_read, padding
 from synth_lib.scores import Score, make_score
@@ -56,7 +56,8 @@ class _Model(nn.Module):
         length = start + tokens.shape[1]
         if tokens.shape[1] < 1 or length > self.max_length:
             raise ValueError(f"axis length of {name} is {length}, not 1 to max_length = {self.max_length}")
-        return self.dropout(self.token(tokens) + self.position.weight[start:length])
+        position = self.position(torch.arange(start, length, device=tokens.device))
+        return self.dropout(self.token(tokens) + position)
 
 
 class LanguageModel(_Model):
@@ -95,8 +96,9 @@ class LanguageModel(_Model):
             TypeError: tokens are not int64.
             ValueError: tokens have not two axes, or length does not lie between 1 and max_length.
         """
-        x, _ = self._run(tokens, caches, need_weights=False)
-        return self.norm(x) @ self.token.weight.T
+        with unchanged_after_error(caches or []):
+            x, _ = self._run(tokens, caches, need_weights=False)
+            return self.norm(x) @ self.token.weight.T
 
     def attention_maps(self, tokens):
         """The weights of every layer, a list of "batch head query key"; tokens and errors as in `forward`."""
@@ -108,7 +110,7 @@ class LanguageModel(_Model):
         return [Cache() for _ in self.blocks]
 
     def _run(self, tokens, caches=None, need_weights=True):
-        x = self._embed(tokens, _tokens_in(caches or []))
+        x = self._embed(tokens, _tokens_in(caches, len(self.blocks)))
         return _through(self.blocks, x, caches=caches, need_weights=need_weights)
 
     @torch.no_grad()
@@ -251,7 +253,7 @@ class EncoderDecoder(_Model):
         return self.encoder_norm(x), maps
 
     def _decode(self, target, memory, memory_mask, caches=None, need_weights=True):
-        start = _tokens_in([own for own, _ in caches or []])
+        start = _tokens_in(caches and [own for own, _ in caches], len(self.decoder))
         caches = [(None, None)] * len(self.decoder) if caches is None else caches
         x, maps, cross_maps = self._embed(target, start, "target"), [], []
         for block, (cache, memory_cache) in zip(self.decoder, caches, strict=True):
@@ -365,12 +367,16 @@ def _through(blocks, x, mask=None, *, caches=None, need_weights=True):
     return x, maps
 
 
-def _tokens_in(caches):
+def _tokens_in(caches, layer):
     """How many tokens the caches of all blocks hold, 0 if there are none."""
+    if caches is None:
+        return 0
     lengths = {cache.length: None for cache in caches}
-    if len(lengths) > 1:  # an error or Ctrl-C between two blocks
+    if len(caches) != layer or len({id(cache) for cache in caches}) != layer:
+        raise ValueError(f"caches must hold one cache for each of {layer} layers, such as new_caches() gives")
+    if len(lengths) > 1:
         raise ValueError(f"the caches hold {' and '.join(map(str, lengths))} tokens: start again with new_caches()")
-    return max(lengths, default=0)
+    return max(lengths)
 
 
 def _mask(lengths, tokens):
@@ -396,6 +402,8 @@ def _scores(score, d_model, head, layer, max_length, **options):
         kind = type(score).__name__
         raise TypeError(f"score must be a name, or a list with one for each layer, not {kind}")
     modules = [entry for entry in scores if isinstance(entry, Score)]
+    if len(modules) == len(scores) and options.keys() - {"bias"}:
+        raise ValueError(f"score holds ready modules; their options {sorted(options.keys() - {'bias'})} belong there")
     if len(set(modules)) < len(modules):
         raise ValueError("score holds the same module twice, but each layer needs one of its own")
     if len(scores) != layer:

@@ -17,7 +17,7 @@ import inspect
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from math import isqrt, log, sqrt
+from math import isqrt, sqrt
 
 import torch
 from einops import einsum, rearrange
@@ -67,9 +67,10 @@ class Score(nn.Module):
     folds_into = None
 
     def __init_subclass__(cls):
-        """A class with other rows and no `fold` of its own has none: a kernel would compute the rows of its parent."""
+        """A class with newer rows than its `fold` has none: a kernel would compute the rows of its parent."""
         super().__init_subclass__()
-        if not {"rows", "keys", "forward"}.isdisjoint(vars(cls)) and "fold" not in vars(cls):
+        methods = [{"rows", "keys", "forward", "fold"} & vars(parent).keys() for parent in cls.__mro__]
+        if "fold" not in next(filter(None, methods)):
             cls.folds_into = None
         if "memory" not in inspect.signature(cls.forward).parameters:
             raise TypeError(f"{cls.__name__} has a forward(x): write rows(x, keys, length, start) instead")
@@ -222,7 +223,7 @@ class Random(Score):
             then starts close to uniform.
         fixed: keep R as it starts ("Fixed Random"): a buffer, saved and moved with the layer, never trained.
         start: scores to start from instead, "length length" for all heads or "head length length", for instance
-            `shifted_scores(...)`. Scores, not probabilities: they go through the softmax.
+            `lab.starts.shifted_scores(...)`. Scores, not probabilities: they go through the softmax.
 
     Raises:
         ValueError: `start` has another shape, holds probabilities, or is given together with `initial_scale`;
@@ -361,9 +362,15 @@ class Mixture(Score):
                 raise ValueError(f"parts differ in {name}: {sizes}; all parts of a mixture need the same")
         self.parts = nn.ModuleList(parts)
         self.logits = nn.Parameter(torch.zeros(len(parts)))
-        self.reads_tokens = any(part.reads_tokens for part in parts)
-        folds = [part.folds_into for part in parts]
-        self.folds_into = None if None in folds else set().union(*folds)
+
+    @property
+    def reads_tokens(self):
+        return any(part.reads_tokens for part in self.parts)
+
+    @property
+    def folds_into(self):
+        folds = [part.folds_into for part in self.parts]
+        return None if None in folds else set().union(*folds)
 
     @property
     def weights(self):
@@ -374,8 +381,12 @@ class Mixture(Score):
         """As in `Score`; each part is called as a module, so that what hangs on it acts."""
         if length is None:
             length = self.check(x)
-        scores = (part(x, memory=memory, length=length, start=start, cache=cache) for part in self.parts)
-        return sum(weight * part for weight, part in zip(self.weights, scores, strict=True))
+        total = 0
+        for weight, part in zip(self.weights, self.parts, strict=True):
+            scores = part(x, memory=memory, length=length, start=start, cache=cache)
+            check_scores(part, scores, x, length)
+            total = total + weight * scores
+        return total
 
     def fold(self, x, memory, length, start, cache):
         """The parts side by side, each times its alpha."""
@@ -428,45 +439,21 @@ def _options(make):
     return set(inspect.signature(make).parameters) - set(getattr(make, "keywords", ()))
 
 
-# Hand-made starts for Random: scores whose softmax over all max_length keys is the wanted map.
-
-
-def uniform_scores(length):
-    """Every key gets 1 / length, exactly. -> "length length", float32."""
-    check_whole_number("length", length)
-    return torch.zeros(length, length)
-
-
-def shifted_scores(length, offset=0, error=1e-3):
-    """Query i looks at key i + offset; `offset=0` is the identity. -> "length length", float32.
-
-    After the softmax that key has the weight 1 - error, the others share the rest. A query whose key would lie
-    outside the sequence has no such key; its row is uniform.
-
-    Raises:
-        ValueError: no row would have its key inside the sequence, or `error` is not between 0 and 1.
-    """
-    check_whole_number("length", length)
-    last = length - 1
-    if not -last <= offset <= last:
-        raise ValueError(f"offset is {offset}, but must lie between {-last} and {last} for length = {length}")
-    if not 0 < error < 1:
-        raise ValueError(f"error is {error}, but must lie between 0 and 1; a softmax never reaches them")
-    # weight = e^gap / (e^gap + length - 1) = 1 - error, solved for the gap
-    gap = log((1 - error) * (length - 1) / error) if length > 1 else 0.0
-    return torch.diag(torch.full((length - abs(offset),), gap), diagonal=offset)
-
-
-def decaying_scores(length, rate):
-    """Weights proportional to exp(-rate * |i - j|), exactly. -> "length length", float32.
-
-    Raises:
-        ValueError: `rate` (per position) is negative, so that the weights would grow with the distance.
-    """
-    check_whole_number("length", length)
-    check_number("rate", rate)
-    position = torch.arange(length, dtype=torch.float32)
-    return -rate * (position[:, None] - position).abs()
+def check_scores(score, scores, x, length):
+    """A score of somebody else may break its promise; broadcasting would hide it. Raises TypeError or ValueError."""
+    name = type(score).__name__
+    if not isinstance(scores, torch.Tensor) or not scores.is_floating_point():
+        kind = scores.dtype if isinstance(scores, torch.Tensor) else type(scores).__name__
+        raise TypeError(f"{name} gave {kind}, but scores must be a floating-point tensor")
+    first, *rest = scores.shape
+    # Size by size: torch.compile with dynamic sizes gets the comparison of whole tuples wrong.
+    fits = len(rest) == 3 and rest[0] == score.head and rest[1] == x.shape[1] and rest[2] == length
+    if not (fits and (first == 1 or (first == len(x) and score.reads_tokens))):
+        samples, size = ("batch or 1", f"{len(x)} or 1") if score.reads_tokens else ("1", "1")
+        raise ValueError(
+            f"{name} gave scores {tuple(scores.shape)}, but they must be "
+            f"({samples}, head, query, key) = ({size}, {score.head}, {x.shape[1]}, {length})"
+        )
 
 
 def check_dtype(x, module, name="x"):

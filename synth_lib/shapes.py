@@ -14,6 +14,7 @@ from itertools import combinations
 from math import prod
 from numbers import Integral, Real
 
+import torch
 from einops import EinopsError
 from einops.parsing import ParsedExpression
 
@@ -38,7 +39,7 @@ GLOSSARY = {
 
 def check_whole_number(name, value):
     """Raise a ValueError that names the axis or option `name` unless `value` is a whole number of at least 1."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+    if not isinstance(value, (Integral, torch.SymInt)) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name} is {value!r}, but must be a whole number of at least 1")
 
 

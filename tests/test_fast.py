@@ -8,6 +8,7 @@ comparison on a GPU, with the kernels: python -m synth_lib.lab bench check --dev
 import warnings
 from functools import partial
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -73,8 +74,7 @@ def kernels(score, mask=None):
 
 def by_kernel(layer, x, mask, kernel):
     """y of the layer by this kernel."""
-    layer.kernel = kernel
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), mock.patch.object(fast, "choose", lambda *arguments: kernel):
         warnings.simplefilter("error")  # no plain kernel in its place
         return layer(x, mask, need_weights=False)[0]
 
@@ -247,7 +247,7 @@ def test_where_flex_fails_the_plain_kernel_takes_its_place_with_one_warning(monk
 
     monkeypatch.setattr(fast, "compiled_flex", lambda: broken)
     layer, x = build("random + factorized_dense", causal=True), torch.randn(BATCH, 7, D_MODEL).double()
-    layer.kernel = "flex"
+    monkeypatch.setattr(fast, "choose", lambda *arguments: "flex")
     with pytest.warns(UserWarning, match="FlexAttention does not run here.*joint_subgraph_buffer is None") as heard:
         y, _ = layer(x, need_weights=False)
     assert len(heard) == 1
@@ -309,13 +309,6 @@ def test_a_score_of_somebody_else_takes_the_plain_kernel():
     rows = other.score.rows
     other.score.rows = lambda *arguments, **options: 2 * rows(*arguments, **options)
     torch.testing.assert_close(other(x, need_weights=False)[0], other(x)[0])
-
-
-def test_an_unknown_kernel_is_refused():
-    layer = Attention(D_MODEL, HEAD, 8)
-    layer.kernel = "flash"
-    with refuses(ValueError, "kernel is 'flash'", "plain, one map, sdpa, flex"):
-        layer(torch.randn(2, 5, D_MODEL), need_weights=False)
 
 
 class Scaled(torch.nn.Linear):
@@ -406,13 +399,13 @@ def test_models_compute_the_same_by_every_kernel():
     tokens, lengths = torch.randint(13, (2, 260)), [260, 60]
     for score in ("dot_product", "random", "dense"):
         runs = []
-        for kernel in (None, "plain"):
+        for always_plain in (False, True):
             torch.manual_seed(0)
             classes = LanguageModel, partial(Classifier, label=3), EncoderDecoder
             models = [model(score=score, **sizes) for model in classes]
             for layer in torch.nn.ModuleList(models).modules():
                 if isinstance(layer, Attention):
-                    layer.kernel = kernel
+                    layer.always_plain = always_plain
             language_model, classifier, translator = models
             y = [language_model(tokens), classifier(tokens, lengths), translator(tokens, tokens[:, :50], lengths)]
             runs.append(y)

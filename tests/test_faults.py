@@ -10,6 +10,7 @@ from torch import nn
 
 from synth_lib import attention, masks, scores
 from synth_lib.attention import Attention
+from synth_lib.lab import starts
 from synth_lib.scores import Dense, DotProduct, FactorizedDense, FactorizedRandom, Random, Score
 from tests.helpers import properties
 
@@ -199,7 +200,7 @@ def symmetric_causal(monkeypatch):
 
 
 def probabilities_as_scores(monkeypatch):
-    monkeypatch.setattr(scores, "shifted_scores", lambda length, offset=0, error=1e-3: torch.eye(length))
+    monkeypatch.setattr(starts, "shifted_scores", lambda length, offset=0, error=1e-3: torch.eye(length))
     monkeypatch.setattr(
         scores, "_checked_start", lambda start, head, length: start.expand(head, length, length).clone()
     )

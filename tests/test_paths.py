@@ -11,7 +11,7 @@ from synth_lib.lab import probes, suites, tasks
 from synth_lib.lab.bench import forms
 from synth_lib.lab.train import parameter_groups, table_parameters
 from synth_lib.models import LanguageModel
-from synth_lib.scores import SCORES, Score, make_score
+from synth_lib.scores import SCORES, Dense, DotProduct, Mixture, Random, Score, make_score
 from tests.helpers.properties import ALL, refuses
 
 BATCH, HEAD, D_MODEL, LENGTH = 2, 2, 10, 260  # long enough for each kernel that a CPU has
@@ -197,17 +197,148 @@ def test_a_cache_stays_as_it_was_after_an_error_anywhere():
     torch.testing.assert_close(layer(x[:, 5:], cache=cache)[0], layer(x)[0][:, 5:])
 
 
-def test_caches_out_of_step_are_refused():
-    """An error between two blocks leaves one that has read more than the other."""
-    model = LanguageModel(11, 16, 2, 2, 32, "random + dot_product")
+@pytest.mark.parametrize("part", ["blocks.0.attention.output", "blocks.0.mlp", "blocks.1.attention.score", "norm"])
+def test_the_caches_of_a_model_stay_as_they_were_after_an_error_anywhere(part):
+    """A step that was cut off anywhere can be made again."""
+    torch.manual_seed(0)
+    model = LanguageModel(11, 16, 2, 2, 32, "random + dot_product").double()
     caches, tokens = model.new_caches(), torch.randint(11, (1, 8))
     model(tokens[:, :4], caches=caches)
-    hook = model.blocks[1].register_forward_pre_hook(lambda *arguments: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        model(tokens[:, 4:5], caches=caches)
+    hook = model.get_submodule(part).register_forward_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        model(tokens[:, 4:], caches=caches)
     hook.remove()
-    with refuses(ValueError, "caches hold 5 and 4 tokens", "new_caches()"):
-        model(tokens[:, 4:5], caches=caches)
+    assert [cache.length for cache in caches] == [4, 4]
+    torch.testing.assert_close(model(tokens[:, 4:], caches=caches), model(tokens)[:, 4:])
+
+
+def interrupt(*arguments):
+    raise KeyboardInterrupt
+
+
+def test_the_cache_of_a_layer_stays_as_it_was_when_its_output_fails():
+    layer, x, cache = layer_of("dot_product", causal=True), torch.randn(1, 5, D_MODEL).double(), Cache()
+    layer(x[:, :3], cache=cache)
+    hook = layer.output.register_forward_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        layer(x[:, 3:], cache=cache)
+    hook.remove()
+    torch.testing.assert_close(layer(x[:, 3:], cache=cache)[0], layer(x)[0][:, 3:])
+
+
+def test_caches_that_do_not_belong_together_are_refused():
+    model, tokens = LanguageModel(11, 16, 2, 2, 32, "random + dot_product"), torch.randint(11, (1, 4))
+    for caches in ([], [Cache()], [Cache()] * 2):
+        with refuses(ValueError, "one cache for each of 2 layers", "new_caches()"):
+            model(tokens, caches=caches)
+    caches = model.new_caches()
+    model(tokens, caches=caches)
+    with refuses(ValueError, "caches hold 4 and 0 tokens", "new_caches()"):
+        model(tokens, caches=[caches[0], Cache()])
+
+
+# --- What is computed otherwise ---
+
+
+class Sharper:
+    """Rows from beside, as a mixin brings them."""
+
+    def rows(self, x, keys, length, start=0):
+        return 5 * super().rows(x, keys, length, start)
+
+
+class SharperDense(Sharper, Dense):
+    pass
+
+
+class SharperMixture(Mixture):
+    def forward(self, x, *, memory=None, length=None, start=0, cache=None):
+        return 7 * super().forward(x, memory=memory, length=length, start=start, cache=cache)
+
+
+class BelowSharperDense(SharperDense):
+    folds_into = {"parameter keys"}  # without a fold of its own it is still that of Dense
+
+
+def sizes(*kinds):
+    return [kind(D_MODEL, HEAD, LENGTH) for kind in kinds]
+
+
+@pytest.mark.parametrize(
+    "score",
+    [
+        lambda: SharperDense(D_MODEL, HEAD, LENGTH),
+        lambda: BelowSharperDense(D_MODEL, HEAD, LENGTH),
+        lambda: SharperMixture(sizes(DotProduct, Dense)),
+        lambda: Mixture(sizes(DotProduct, SharperDense)),
+        lambda: replaced(Mixture(sizes(DotProduct, Dense)), SharperDense),
+        lambda: replaced(Mixture(sizes(Random, Random)), Dense),
+    ],
+)
+def test_rows_of_somebody_else_are_computed_in_every_path(score):
+    torch.manual_seed(0)
+    layer = Attention(D_MODEL, HEAD, LENGTH, score(), causal=True).double()
+    x = torch.randn(BATCH, LENGTH, D_MODEL).double()
+    torch.testing.assert_close(layer(x, need_weights=False)[0], layer(x)[0])
+    torch.testing.assert_close(in_steps(layer, x), layer(x)[0])
+
+
+def replaced(mixture, kind):
+    mixture.parts[1] = kind(D_MODEL, HEAD, LENGTH)
+    return mixture
+
+
+def test_a_global_hook_acts_in_every_path():
+    layer, x = layer_of("dense", causal=True), torch.randn(BATCH, LENGTH, D_MODEL).double()
+    bare = layer(x)[0]
+    hook = nn.modules.module.register_module_forward_hook(
+        lambda module, inputs, output: 0 * output if isinstance(module, Score) else None
+    )
+    try:
+        plain, fused = layer(x)[0], layer(x, need_weights=False)[0]
+    finally:
+        hook.remove()
+    assert (plain - bare).abs().max() > 1e-3
+    torch.testing.assert_close(fused, plain)
+
+
+def test_a_part_of_a_mixture_is_held_to_the_shape_of_scores():
+    """Alone the layer would refuse it; in a sum it would broadcast."""
+    for wrong in (lambda x, length: x.new_zeros(1, 1, x.shape[1], length), lambda x, length: x.new_zeros(length)):
+        layer = layer_of("dense + dot_product", causal=True)
+        layer.score.parts[0].rows = lambda x, keys, length, start, wrong=wrong: wrong(x, length)
+        with refuses(ValueError, "Dense gave scores", "(batch or 1, head, query, key)"):
+            layer(torch.randn(BATCH, 6, D_MODEL).double())
+    layer.score.parts[0].rows = lambda *arguments: None
+    with refuses(TypeError, "Dense gave NoneType", "floating-point tensor"):
+        layer(torch.randn(BATCH, 6, D_MODEL).double())
+
+
+def test_a_pruned_table_of_positions_is_read_anew_each_time():
+    model, tokens = LanguageModel(11, 16, 2, 1, 8, "random"), torch.randint(11, (2, 8))
+    prune.random_unstructured(model.position, "weight", amount=0.3)
+    for _ in range(2):
+        model(tokens).sum().backward()
+        with torch.no_grad():
+            model.position.weight_orig.add_(1)
+    torch.testing.assert_close(model.position(torch.arange(8)), model.position.weight_orig * model.position.weight_mask)
+
+
+@pytest.mark.parametrize("score", ["dot_product", "dense", "random", "random + dense"])
+def test_a_causal_model_compiles_for_another_length_too(score):
+    torch._dynamo.reset()
+    model = LanguageModel(11, 16, 2, 1, 300, score)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for length in (8, 9, 280, 290):
+        tokens = torch.randint(11, (2, length))
+        torch.testing.assert_close(compiled(tokens), model(tokens), rtol=1e-4, atol=1e-4)
+
+
+def test_options_that_would_not_count_are_refused():
+    with refuses(ValueError, "score holds ready modules", "rank"):
+        LanguageModel(11, 12, 3, 1, 8, [Dense(12, 3, 8)], rank=4)
+    with refuses(ValueError, "causal is no option of CrossAttention"):
+        CrossAttention(12, 3, 8, causal=True)
 
 
 # --- A new S ---

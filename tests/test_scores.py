@@ -5,6 +5,7 @@ from math import exp
 import pytest
 import torch
 
+from synth_lib.lab.starts import decaying_scores, shifted_scores, uniform_scores
 from synth_lib.scores import (
     SCORES,
     Dense,
@@ -14,10 +15,7 @@ from synth_lib.scores import (
     Mixture,
     Random,
     Score,
-    decaying_scores,
     make_score,
-    shifted_scores,
-    uniform_scores,
 )
 from tests.helpers import properties, reference
 from tests.helpers.properties import (

@@ -23,9 +23,10 @@ from torch import nn
 from synth_lib import plots
 from synth_lib.attention import Attention
 from synth_lib.checks import check
-from synth_lib.scores import Dense, DotProduct, Random, decaying_scores, shifted_scores, uniform_scores
+from synth_lib.scores import Dense, DotProduct, Random
 from synth_lib.shapes import Axes
 from synth_lib.lab.curves import loss_curves
+from synth_lib.lab.starts import decaying_scores, shifted_scores, uniform_scores
 from synth_lib.lab.train import parameter_groups
 
 # %% [markdown]

@@ -21,8 +21,9 @@ import torch
 from synth_lib.checks import engine, find
 from synth_lib.checks.compare import difference
 from synth_lib.checks.exercise import Draw, RowsSumTo1, ZeroOutside
+from synth_lib.lab.starts import shifted_scores
 from synth_lib.masks import masked_softmax
-from synth_lib.scores import Random, shifted_scores
+from synth_lib.scores import Random
 from tools.bank_table import answers_with
 from tools.build_notebooks import NOTEBOOKS, ROOT
 

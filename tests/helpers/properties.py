@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from synth_lib import attention, masks, scores
+from synth_lib import attention, masks
+from synth_lib.lab import starts
 
 # Pairwise different: a swapped axis cannot pass. d_model = head * d_head, max_length = tile * repeat.
 BATCH, HEAD, D_HEAD, D_MODEL, LENGTH, MAX_LENGTH, TILE, REPEAT, RANK = 3, 5, 7, 35, 6, 8, 2, 4, 1
@@ -267,11 +268,11 @@ def rank_is_what_the_factors_allow(score):
 def hand_made_starts_give_their_map(score="random"):
     """After the softmax, and to the stated accuracy: 1 - error where one key is meant."""
     x, error = example(MAX_LENGTH), 1e-3
-    identity = build(score, start=scores.shifted_scores(MAX_LENGTH, error=error))(x)[1]
+    identity = build(score, start=starts.shifted_scores(MAX_LENGTH, error=error))(x)[1]
     torch.testing.assert_close(
         identity.diagonal(dim1=-2, dim2=-1), torch.full((BATCH, HEAD, MAX_LENGTH), 1 - error).double()
     )
-    uniform = build(score, start=scores.uniform_scores(MAX_LENGTH))(x)[1]
+    uniform = build(score, start=starts.uniform_scores(MAX_LENGTH))(x)[1]
     torch.testing.assert_close(uniform, torch.full_like(uniform, 1 / MAX_LENGTH))
     with refuses(ValueError, "start holds probabilities", "rows sum to 1", "give scores"):
         build(score, start=torch.eye(MAX_LENGTH))

@@ -314,7 +314,7 @@ class Watched:
 
 
 def kernels(model):
-    return {layer.kernel for layer in model.modules() if isinstance(layer, Attention)}
+    return {layer.always_plain for layer in model.modules() if isinstance(layer, Attention)}
 
 
 def test_in_a_run_each_layer_is_plain_and_metrics_are_measured_in_evaluation(monkeypatch):
@@ -325,7 +325,7 @@ def test_in_a_run_each_layer_is_plain_and_metrics_are_measured_in_evaluation(mon
         "data": {}, "model": SMALL | {"max_length": 16}, "settings": {"steps": 3, "batch": 2, "evaluate_every": 2}
     }  # fmt: skip
     result = run_experiment(experiment("language model", "Dense"), settings, CPU)
-    assert all(names == {"plain"} for _, names in task.seen)
+    assert all(plain == {True} for _, plain in task.seen)
     kinds = [kind for kind, _ in task.seen]
     assert kinds.count("training") == 3 and kinds[-1] == "measured in evaluation"
     assert result["curve"][-1] == [3, result["metrics"]["loss"]] and result["metrics"]["test_loss"] > 0

@@ -7,7 +7,8 @@ from einops import einsum
 from torch import nn
 
 from synth_lib.checks.exercise import Exercise, Reads, mistakes
-from synth_lib.scores import Random, shifted_scores
+from synth_lib.lab.starts import shifted_scores
+from synth_lib.scores import Random
 
 EQUATION = "The equation"
 LOOPS = "Loops say the equation aloud"
