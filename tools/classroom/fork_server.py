@@ -11,7 +11,6 @@ no solution and no other submission.
 import ast
 import builtins
 import contextlib
-import ctypes
 import gc
 import io
 import linecache
@@ -262,12 +261,9 @@ def run_child(job, channel, server):
     os.chdir(job["folder"])
     os.environ.update(HOME=job["folder"], TMPDIR=job["folder"])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # it ends with the server
-        if os.getppid() != server:
-            return
-        if job["core"] is not None:
-            os.sched_setaffinity(0, [job["core"]])
+    sandbox.end_with(server)
+    if job["core"] is not None:
+        os.sched_setaffinity(0, [job["core"]])
     if job["sandboxed"]:
         sandbox.limit(job["memory"], job["seconds"])
         sandbox.enter(job["folder"], job["readable"])

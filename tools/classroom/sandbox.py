@@ -10,12 +10,8 @@ exists, how large and how old it is.
 import ctypes
 import os
 import platform
+import signal
 import struct
-
-try:
-    import resource
-except ImportError:  # Windows, where `missing` names what is missing
-    resource = None
 
 ARCHITECTURES = {  # audit number, the number of each call that is refused, the number of capset
     "x86_64": (
@@ -62,6 +58,13 @@ RIGHTS = {3: 15, 4: 15}  # how many rights each version of Landlock knows; from 
 OLDEST = 3  # of Landlock: before it, a file that may be read can be emptied by opening it
 
 
+def end_with(parent):
+    """From now on this process, a child of `parent`, ends with it, however that ends."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os._exit(1)
+
+
 def missing():
     """What this machine lacks for the sandbox, as a sentence, or None."""
     if platform.system() != "Linux":
@@ -76,6 +79,8 @@ def missing():
 
 def limit(memory, seconds):
     """Hard limits: `memory` more bytes than now, `seconds` of CPU time, 64 files of 64 MiB, no core file."""
+    import resource  # there is none on Windows, where `missing` names what is missing
+
     with open("/proc/self/statm") as file:
         now = int(file.read().split()[0]) * resource.getpagesize()
     limits = {

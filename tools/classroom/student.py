@@ -140,7 +140,7 @@ def threads(child):
 
 def core_of(number):
     """The core on which a worker's students run, its number; None: any."""
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    cores = sorted(os.sched_getaffinity(0))
     return None if number is None or len(cores) < 2 else cores[number % len(cores)]
 
 

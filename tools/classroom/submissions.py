@@ -7,8 +7,8 @@ file play no part. Which chapter it is, is told by the names that its code defin
 import ast
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 LARGEST = 25 * 2**20  # unfolded, JSON can take 20 times as much
 SUFFIXES = (".ipynb", ".ipynb.txt", ".ipynb.json", ".json")
@@ -19,8 +19,7 @@ class Refused(ValueError):
     """A file that is not graded; the message says why, to student and teacher."""
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """One cell: its number as people count, from 1; "code" or another type; its text."""
 
     number: int
@@ -32,8 +31,7 @@ class Cell:
         return f'cell {self.number} ("{first[:60]}")'
 
 
-@dataclass(frozen=True)
-class Submission:
+class Submission(NamedTuple):
     """What a student handed in: the paths of notebooks, and the names of all other files."""
 
     notebooks: list
