@@ -91,12 +91,13 @@ LONGEST = 2000  # characters of what a check says of an answer
 
 def _ending(name, why):
     """What to say of an answer whose call was the end of its process."""
-    if why == "it ended itself":
+    how = why.removeprefix("it ends the process ")
+    if how == "(it ended itself)":
         return f"Your {name} ends Python (os._exit or quit). Return a value instead."
-    if why == "it was stopped":
+    if how == "(it was stopped)":
         return f"Your {name} was stopped by the system. Does it take much memory, or end Python?"
-    if why.startswith("signal"):
-        return f"Your {name} makes Python crash ({why})."
+    if how.startswith("(signal"):
+        return f"Your {name} makes Python crash {how}."
     return f"Calling your {name} ends the process: {why}."
 
 
