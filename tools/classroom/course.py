@@ -1,6 +1,5 @@
 """What is taught and what it is worth: the chapters from their sources, the points from classroom.toml."""
 
-import ast
 import functools
 import re
 import sys
@@ -69,12 +68,7 @@ def read_chapter(path):
     cells = read_source(path)
     exercises = [cell for cell in cells if "exercise" in cell.metadata]
     points = {cell.metadata["exercise"]: cell.metadata.get("points", 1) for cell in exercises}
-    names = {}
-    for cell in exercises:
-        defined = [
-            node.name for node in ast.parse(cell.source).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))
-        ]
-        names[cell.metadata["exercise"]] = defined[-1]
+    names = {cell.metadata["exercise"]: re.findall(r"(?m)^(?:class|def) (\w+)", cell.source)[-1] for cell in exercises}
     lesson = tuple(cell.source for cell in cells if cell.cell_type == "code" and not cell.metadata)
     return cells[0].source.split("\n")[0].removeprefix("# "), points, names, lesson
 

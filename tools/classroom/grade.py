@@ -130,11 +130,10 @@ def fingerprint(course):
 def file_key(student, path, base):
     try:
         status = path.lstat()
-        if stat.S_ISREG(status.st_mode) and status.st_size <= submissions.LARGEST:
+        content = f"{status.st_mode:o} {status.st_size} {status.st_mtime_ns}"
+        if stat.S_ISREG(status.st_mode) and status.st_size <= submissions.LARGEST:  # else reading it might never end
             with open(path, "rb") as file:
                 content = hashlib.file_digest(file, "sha256").hexdigest()[:32]
-        else:  # it is refused, and reading it might never end
-            content = f"{status.st_mode:o} {status.st_size} {status.st_mtime_ns}"
     except OSError:
         content = "unreadable"
     return f"{base}/{student}/{path.name}/{content}"
@@ -153,7 +152,7 @@ def chapters_of(handed_in):
 
 def row_of(student, results, course, others=()):
     """One student's row, from the results of all their notebooks. others: the files that are no notebooks."""
-    exercises, notes, reasons, absent, blank = {}, [], [], set(), set()
+    exercises, notes, reasons, of_exercises, absent = {}, [], [], [], False
     unread = f"not read: {', '.join(first(others, 5))} (a notebook ends with .ipynb; unpack archives)" if others else ""
     refused = [result["refused"] for result in results if result["refused"]]
     kind = "notebook that can be read" if refused else "notebook"
@@ -168,23 +167,22 @@ def row_of(student, results, course, others=()):
         if counted[chapter.number] > 1:
             notes.append(f"There are {counted[chapter.number]} notebooks of chapter {chapter.number}; the best counts.")
         if not own:
-            absent.add(chapter.number)
+            absent = True
             if not refused:  # else what was refused may be it
                 reasons.append(f"chapter {chapter.number}: nothing handed in" + (f"; {unread}" if others else ""))
         elif {exercises[key][0] for key in chapter.points} == {"not answered"}:
-            blank.add(chapter.number)
             reasons.append(f"chapter {chapter.number}: nothing answered")
-    reasons += first(refused, 5)
+        else:
+            for key in [key for key, points in chapter.points.items() if points]:  # the page has what the others say
+                status, message, *_ = exercises[key]
+                if status == "not answered":
+                    of_exercises.append(f"{key}: not answered")
+                elif status == "wrong" or (status == "not graded" and not refused):
+                    of_exercises.append(f"{key}: {'could not be run: ' * (status == 'not graded')}{message}")
+    reasons += first(refused, 5) + of_exercises
     notes += [reason if reason.endswith((".", "?")) else f"{reason}." for reason in refused]
     troubles = [f"{result['file']}: {trouble}" for result in results for trouble in result["troubles"]]
     notes += troubles + [f"{result['file']}: {note}" for result in results for note in result["notes"]]
-    for key, (status, message, *_) in exercises.items():
-        if course.chapters[key[:2]].points[key] == 0:
-            continue  # it does not count; the student's page has what the check said
-        if status in ("wrong", "not graded") and not (refused and status == "not graded"):
-            reasons.append(f"{key}: {'could not be run: ' if status == 'not graded' else ''}{message}")
-        elif status == "not answered" and key[:2] not in absent | blank:
-            reasons.append(f"{key}: not answered")
     reasons += [trouble.rstrip(".") for trouble in first(troubles, 5)]
     lost = any(status == "not graded" for status, *_ in exercises.values())
     exercises = {
@@ -196,7 +194,7 @@ def row_of(student, results, course, others=()):
         "exercises": exercises,
         "total": sum(points for _, _, points, _ in exercises.values()),
         "of": sum(sum(chapter.points.values()) for chapter in course.chapters.values()),
-        "needs_review": bool(refused) or lost or bool(absent and others),
+        "needs_review": bool(refused) or lost or (absent and bool(others)),
         "twice": any(count > 1 for count in counted.values()),
         "reason": printable("; ".join(reasons)) or "all right",
         "notes": [printable(note) for note in first(notes, MOST_NOTES)],

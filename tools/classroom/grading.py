@@ -103,14 +103,10 @@ def _ending(name, why):
 
 def explain(result, student, cells, chapter):
     """Say which cells did not run, and behind which lost exercise each of them stands."""
-    by_number = {cell.number: cell for cell in cells}
-
-    def named(number):
-        return "C" + str(by_number.get(number, f"cell {number}"))[1:]
-
+    named = {cell.number: "C" + str(cell)[1:] for cell in cells}
     result.notes += student.notes
-    result.troubles += [f"{named(number)} {reason}, and was left out." for number, reason in student.ended.items()]
-    result.troubles += [f"{named(number)} cannot be read: {reason}." for number, reason in student.unreadable.items()]
+    result.troubles += [f"{named[number]} {reason}, and was left out." for number, reason in student.ended.items()]
+    result.troubles += [f"{named[number]} cannot be read: {reason}." for number, reason in student.unreadable.items()]
     troubled = {**student.failed, **student.unreadable, **student.ended}
     for key, name in chapter.names.items():
         status, message, _ = result.verdicts[key]
@@ -120,9 +116,9 @@ def explain(result, student, cells, chapter):
         lost = [cell for cell in own if cell.number in troubled]
         if not student.versions.get(name) and not result.refused:
             if lost:
-                message = f"{named(lost[-1].number)} should define {name}, but it "
-                read = lost[-1].number not in student.unreadable  # why it cannot be read stands in the troubles
-                message += f"does not run: {troubled[lost[-1].number]}." if read else "cannot be read."
+                number = lost[-1].number
+                message = f"{named[number]} should define {name}, but it "  # why it cannot be read is a trouble
+                message += "cannot be read." if number in student.unreadable else f"does not run: {troubled[number]}."
             elif not own:
                 message = f"The cell that defines {name} is missing."
                 renamed = re.search(rf"\bcheck\(\s*['\"]{key}['\"]\s*,\s*(\w+)\s*\)", "\n".join(c.text for c in cells))
@@ -132,5 +128,5 @@ def explain(result, student, cells, chapter):
         elif own and status == "wrong":
             number = lost_part(name, cells, student.unreadable, chapter)
             if number is not None:
-                message += f" But: {named(number)} cannot be read, and may hold a part of it."
+                message += f" But: {named[number]} cannot be read, and may hold a part of it."
                 result.verdicts[key] = ["not graded", message, ""]

@@ -17,7 +17,6 @@ import pickle
 import struct
 import time
 import types
-from dataclasses import asdict
 
 import torch
 
@@ -212,7 +211,7 @@ def read_outcome(header, payload):
     Raises:
         ProtocolError: it is none.
     """
-    kinds = asdict(Outcome(""))
+    kinds = vars(Outcome(""))
     if header.keys() != kinds.keys() or header["end"] not in ENDS:
         raise ProtocolError("an outcome is none")
     outcome = Outcome(header["end"], decode(header["result"], payload))

@@ -54,7 +54,6 @@ COMMANDS = {"fcntl": (1, (8, 10, 15, 1031)), "ioctl": (1, (0x8901, 0x8902)), "pr
 READ = 0b1100  # of Landlock's rights: read a file, read a folder
 EXECUTE = 0b1  # nothing may be started anyway, but libraries are mapped
 FILE_RIGHTS = 0b0100_0000_0000_0111  # the rights that make sense for a file: execute, write, read, truncate
-RIGHTS = {3: 15, 4: 15}  # how many rights each version of Landlock knows; from 5 on 16
 OLDEST = 3  # of Landlock: before it, a file that may be read can be emptied by opening it
 
 
@@ -110,7 +109,7 @@ def _landlock_version():
 
 def _restrict_files(libc, folder, readable):
     version = _landlock_version()
-    every = (1 << RIGHTS.get(version, 16)) - 1
+    every = (1 << (15 if version < 5 else 16)) - 1  # each version's rights
     attributes = struct.pack("<Q", every)
     if version >= 6:  # seccomp refuses these already: no TCP, no abstract socket and no signal of somebody outside
         attributes = struct.pack("<QQQ", every, 0b11, 0b11)

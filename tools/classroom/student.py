@@ -34,12 +34,8 @@ class Verdict:
         return "Not checked here."
 
 
-def check(*arguments, **options):
-    return Verdict()
-
-
 def __getattr__(name):
-    return check
+    return lambda *arguments, **options: Verdict()
 '''
 GRACE = 5  # seconds that a process has to say that an answer was stopped
 MOST_FILES = 2000  # in a student's folder
