@@ -181,17 +181,16 @@ def main():
         course = courses.read(courses.chosen_numbers(options.chapters))
         if options.nbgrader:
             write_nbgrader(course, options.out)
+            said = "a course for nbgrader. Keep it to yourself: source/ holds the solutions."
         else:
             write(course, options.out, options.repo, options.ref)
+            said = "hand out all of it. Grade with: make grade SUBMISSIONS=folder OUT=grades.csv"
     except courses.CourseError as error:
         return courses.fail(error)
     if named := named_before(course):
         numbers = f"chapter{'s' * (len(named) > 1)} {', '.join(named)}"
         print(f'Named under "Before you start", but not in the folder: {numbers}. Give students what they do not know.')
-    if options.nbgrader:
-        print(f"{options.out}: a course for nbgrader. Keep it to yourself: source/ holds the solutions.")
-    else:
-        print(f"{options.out}: hand out all of it. Grade with: make grade SUBMISSIONS=folder OUT=grades.csv")
+    print(f"{options.out}: {said}")
     return 0
 
 

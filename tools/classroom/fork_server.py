@@ -84,6 +84,7 @@ class Notebook:
         self.failed = {}  # the cell's number -> its error
         # Each object of the name, and the namespace just after its cell.
         self.bound = {name: [] for name in self.wanted}
+        self.versions, self.current = {}, None  # the last first, in the namespace of the end, then of its cell
 
     def run(self, cells, skipped):
         cells = [submissions.Cell(*cell) for cell in cells if cell[0] not in skipped]
@@ -106,7 +107,11 @@ class Notebook:
             if number in self.failed:
                 self.run_again(number, text)
         for name in self.wanted:
-            self.complete(self.space.get(name))
+            self.complete(self.space.get(name), set())
+        end = dict(self.space)
+        for name, bound in self.bound.items():
+            versions = [(end[name], end)] if name in end else []
+            self.versions[name] = (versions + [pair for pair in reversed(bound) if pair[0] is not None])[:4]
 
     def run_text(self, text, file="<cell>"):
         source = self.transform(text)
@@ -135,9 +140,8 @@ class Notebook:
                 self.run_text(text, f"<cell {number}>")
                 self.report("note", f"Cell {number} failed where it stands, and ran after all others.")
 
-    def complete(self, value, seen=None):
+    def complete(self, value, seen):
         """Fill in every global name that a function or class of the student looks up and the notebook lacks."""
-        seen = set() if seen is None else seen
         if id(value) in seen:
             return
         seen.add(id(value))
@@ -175,6 +179,37 @@ class Notebook:
         if filled:
             self.report("note", f"The notebook lacks {', '.join(filled)}: the lesson's own cells were run for it.")
 
+    # --- the answers ---
+
+    def serve(self, channel):
+        """Send the outcome of each call that is asked for."""
+        while True:
+            _, order, payload = protocol.receive(channel)
+            outcome = self.outcome(order, payload)
+            self.restore()
+            try:
+                protocol.send_outcome(channel, outcome)
+            except Exception as error:  # nothing has been sent yet
+                too_large = isinstance(error, protocol.ProtocolError)
+                error = ValueError(f"the result is too large: {error}") if too_large else error
+                protocol.send_outcome(channel, failure(error))
+
+    def outcome(self, order, payload):
+        asked = order["name"], order["version"]
+        answer, space = self.versions[asked[0]][asked[1]]
+        if self.current != asked:  # it looks names up as at the end, or as just after the cell of an older definition
+            self.current = asked
+            self.space.clear()
+            self.space.update(space)
+        try:
+            run, arguments, forbidden = pickle.loads(payload)
+            printed = Printed(io.StringIO(), 0)
+            with on_the_cpu():
+                return run_answer(answer, run, arguments, order["seed"], forbidden, order["seconds"], printed)
+        except BaseException as error:  # KeyboardInterrupt, or what the answer has broken here
+            TABLE.update(BUILTINS)
+            return failure(error, answer)
+
 
 def compiled(text, file="<lesson>"):
     return compile(text, file, "exec", dont_inherit=True)
@@ -189,49 +224,6 @@ def brief(error):
     """An error of a cell in a few words."""
     text = str(error)[:300]
     return type(error).__name__ + (f": {text}" if text else "")
-
-
-# --- the answers ---
-
-
-class Answers:
-    """Every object that a wanted name has had: the last first, in the namespace of the end, then of its cell."""
-
-    def __init__(self, notebook):
-        self.notebook, self.versions, self.current = notebook, {}, None
-        end = dict(notebook.space)
-        for name in notebook.wanted:
-            versions = [(end[name], end)] if name in end else []
-            versions += [pair for pair in reversed(notebook.bound[name]) if pair[0] is not None]
-            self.versions[name] = versions[:4]
-
-    def serve(self, channel):
-        while True:
-            _, order, payload = protocol.receive(channel)
-            outcome = self.run(order, payload)
-            self.notebook.restore()
-            try:
-                protocol.send_outcome(channel, outcome)
-            except Exception as error:  # nothing has been sent yet
-                too_large = isinstance(error, protocol.ProtocolError)
-                error = ValueError(f"the result is too large: {error}") if too_large else error
-                protocol.send_outcome(channel, failure(error))
-
-    def run(self, order, payload):
-        asked = order["name"], order["version"]
-        answer, space = self.versions[asked[0]][asked[1]]
-        if self.current != asked:  # it looks names up as at the end, or as just after the cell of an older definition
-            self.current = asked
-            self.notebook.space.clear()
-            self.notebook.space.update(space)
-        try:
-            run, arguments, forbidden = pickle.loads(payload)
-            printed = Printed(io.StringIO(), 0)
-            with on_the_cpu():
-                return run_answer(answer, run, arguments, order["seed"], forbidden, order["seconds"], printed)
-        except BaseException as error:  # KeyboardInterrupt, or what the answer has broken here
-            TABLE.update(BUILTINS)
-            return failure(error, answer)
 
 
 def run_child(channel, server):
@@ -253,11 +245,10 @@ def run_child(channel, server):
 
         notebook = Notebook(job, lambda kind, header: protocol.send(channel, kind, header))
         notebook.run(job["cells"], job["skipped"])
-        answers = Answers(notebook)
         failed = {number: brief(error) for number, error in notebook.failed.items()}
-        versions = {name: len(versions) for name, versions in answers.versions.items()}
+        versions = {name: len(versions) for name, versions in notebook.versions.items()}
         protocol.send(channel, "ready", {"failed": failed, "versions": versions})
-        answers.serve(channel)
+        notebook.serve(channel)
     except BaseException as error:  # this process has nobody to raise to
         protocol.send(channel, "broken", brief(error))
     finally:

@@ -9,6 +9,7 @@ the guide.
 """
 
 import argparse
+import contextlib
 import csv
 import hashlib
 import io
@@ -101,11 +102,9 @@ class Journal:
         self.file.seek(0)
         line = ""
         for line in self.file:
-            try:
+            with contextlib.suppress(ValueError, TypeError, KeyError):  # the line at which a grading was cut off
                 entry = json.loads(line)
                 self.entries[entry["key"]] = entry["result"]
-            except (ValueError, TypeError, KeyError):  # the line at which a grading was cut off
-                continue
         if line and not line.endswith("\n"):
             self.file.write("\n")
 

@@ -81,7 +81,7 @@ def judge(student, key, name, course):
         reason = f"{type(error).__name__}: {str(error)[:200]}"
         verdicts.append(["not graded", f"Your {name} could not be judged: {reason}", ""])
     if not verdicts:
-        return ["not graded" if student.child else "wrong", f"The notebook defines no {name}.", ""]
+        return ["not graded", f"The notebook defines no {name}.", ""]
     order = ["right", "wrong", "not graded", "not answered"]
     return min(verdicts, key=lambda verdict: order.index(verdict[0]))
 

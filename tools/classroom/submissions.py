@@ -144,13 +144,12 @@ def prepare(cells, names, transform, report):
         problems[cell] = problem(cell.text, transform)
         if not problems[cell] and re.match(r"\s*\n[ \t]+\S|[ \t]+\S", cell.text):  # IPython would move it to the left
             problems[cell] = "it begins indented, as if cut off from a cell above"
-        if cell.kind == "code":
-            code.append(cell)
-        elif problems[cell] is None:
-            report("note", f"C{str(cell)[1:]} is a {cell.kind} cell; it was run as code.")
-            code.append(cell)
-        else:
+        if cell.kind != "code" and problems[cell]:
             report("unreadable", (cell.number, f"it is a {cell.kind} cell, so its code does not run"))
+            continue
+        if cell.kind != "code":
+            report("note", f"C{str(cell)[1:]} is a {cell.kind} cell; it was run as code.")
+        code.append(cell)
     index = 0
     while index < len(code):
         cell = code[index]
