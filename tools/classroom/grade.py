@@ -151,7 +151,7 @@ def chapters_of(handed_in):
 
 def row_of(student, results, course, others=()):
     """One student's row, from the results of all their notebooks. others: the files that are no notebooks."""
-    exercises, notes, reasons, of_exercises, absent = {}, [], [], [], False
+    exercises, notes, reasons, of_exercises = {}, [], [], []
     unread = f"not read: {', '.join(first(others, 5))} (a notebook ends with .ipynb; unpack archives)" if others else ""
     refused = [result["refused"] for result in results if result["refused"]]
     kind = "notebook that can be read" if refused else "notebook"
@@ -166,7 +166,6 @@ def row_of(student, results, course, others=()):
         if counted[chapter.number] > 1:
             notes.append(f"There are {counted[chapter.number]} notebooks of chapter {chapter.number}; the best counts.")
         if not own:
-            absent = True
             if not refused:  # else what was refused may be it
                 reasons.append(f"chapter {chapter.number}: nothing handed in" + (f"; {unread}" if others else ""))
         elif {exercises[key][0] for key in chapter.points} == {"not answered"}:
@@ -193,7 +192,7 @@ def row_of(student, results, course, others=()):
         "exercises": exercises,
         "total": sum(points for _, _, points, _ in exercises.values()),
         "of": sum(sum(chapter.points.values()) for chapter in course.chapters.values()),
-        "needs_review": bool(refused) or lost or (absent and bool(others)),
+        "needs_review": bool(refused) or lost or (bool(others) and not course.chapters.keys() <= counted.keys()),
         "twice": any(count > 1 for count in counted.values()),
         "reason": printable("; ".join(reasons)) or "all right",
         "notes": [printable(note) for note in first(notes, MOST_NOTES)],

@@ -21,9 +21,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from tools.build_notebooks import ROOT
 from tools.classroom import protocol
 
-ROOT = Path(__file__).resolve().parents[2]
 STUB = '''"""In a graded notebook the checks say nothing: the grader asks afterwards, elsewhere."""
 
 
@@ -218,8 +218,8 @@ class Student(contextlib.AbstractContextManager):
     RESTARTS = 3
 
     def __init__(self, server, cells, wanted, lesson, limits, not_run=()):
-        self.server, self.cells, self.wanted, self.lesson, self.limits = server, cells, wanted, lesson, limits
-        self.not_run = not_run
+        self.server, self.cells, self.wanted, self.limits = server, cells, wanted, limits
+        self.job = {"cells": cells, "wanted": wanted, "lesson": lesson, "not_run": not_run}
         self.failed, self.ended, self.unreadable, self.notes, self.versions = {}, {}, {}, [], {}
         self.child, self.channel, self.folder = None, None, None
         self.last = time.monotonic() + limits["seconds_per_notebook"]
@@ -311,8 +311,7 @@ class Student(contextlib.AbstractContextManager):
             raise GraderUnavailable(f"there is no room for its folder ({error.strerror})") from None
         self.child, self.channel = self.server.fork()
         job = {
-            "cells": self.cells, "wanted": self.wanted, "lesson": self.lesson, "not_run": self.not_run,
-            "skipped": sorted(self.ended), "core": self.server.core,
+            **self.job, "skipped": sorted(self.ended), "core": self.server.core,
             "folder": self.folder, "sandboxed": self.server.protected, "readable": self.server.readable,
             "memory": int(self.limits["memory_gib"] * 2**30), "seconds": 2 * self.limits["seconds_per_notebook"],
         }  # fmt: skip
