@@ -120,13 +120,19 @@ def cell_metadata(cell, points):
     return {}
 
 
+def colab_address(repository, ref, file):
+    """Where Colab opens a file of a repository on GitHub; "" for any other repository."""
+    github = "https://github.com/"
+    if not (repository or "").startswith(github):
+        return ""
+    name = repository.removeprefix(github).removesuffix("/").removesuffix(".git")
+    return f"https://colab.research.google.com/github/{name}/blob/{ref}/{file}"
+
+
 def opening_cells(notebook_path, repository, ref):
     """The Colab badge, left out while the address is unknown, and the folded set-up cell."""
     cells = []
-    github = "https://github.com/"
-    if repository.startswith(github):
-        name = repository.removeprefix(github).removesuffix("/").removesuffix(".git")
-        address = f"https://colab.research.google.com/github/{name}/blob/{ref}/{notebook_path}"
+    if address := colab_address(repository, ref, notebook_path):
         cells.append(v4.new_markdown_cell(f"[Open this chapter in Colab]({address})"))
     source = (ROOT / "tools" / "setup_cell.py").read_text(encoding="utf8").strip()
     source = source.replace("@REPOSITORY@", repository).replace("@REF@", ref)
@@ -175,11 +181,10 @@ def execute(notebook, folder):
     return notebook
 
 
-def write_whole(notebook, path):
-    """Write `path` whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".ipynb.partial")
-    partial.write_text(nbformat.writes(notebook) + "\n", encoding="utf8", newline="\n")
+def write_whole(path, text):
+    """Write `path` whole or not at all. What UTF-8 cannot write becomes "?", and no end of a line is changed."""
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(text, encoding="utf8", errors="replace", newline="")
     os.replace(partial, path)
 
 
@@ -218,7 +223,7 @@ def build_chapter(path, notebooks=NOTEBOOKS, always=True):
             plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
             raise SourceError(f"{path.name}, {version}: a cell fails.\n{plain}") from None
     for solved, place in places.items():
-        write_whole(executed[solved], place)
+        write_whole(place, nbformat.writes(executed[solved]) + "\n")
     return f"{path.stem}: built"
 
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from synth_lib import checks  # noqa: E402
-from tools.build_notebooks import STUB, build, read_source, write_whole  # noqa: E402
+from tools.build_notebooks import STUB, build, colab_address, read_source  # noqa: E402
 from tools.classroom import course as courses  # noqa: E402
 
 OF_BASELINES = ("scikit-learn", "sacrebleu")  # packages that synth_lib.text.baselines alone needs
@@ -42,7 +42,13 @@ def notebook(chapter, solved, repository=None, ref=None):
 
 
 def copy_library(course, folder):
-    """The subject, the checks with the exercises of these chapters alone, and the wings that the chapters import."""
+    """Begin a new folder: the subject, the checks with the exercises of these chapters alone, the wings they import.
+
+    Raises:
+        CourseError: the folder is there, and not empty.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise courses.CourseError(f"{folder} is not empty: name a new folder, so that nothing of yours is lost.")
     source, target = ROOT / "synth_lib", folder / "synth_lib"
     wings = wings_of(course)
     skipped = shutil.ignore_patterns("__pycache__", "chapter_*.py")
@@ -59,17 +65,11 @@ def banks(course):
 
 
 def wings_of(course):
-    """Of "text" and "lab" those that the chapters' cells import, or their exercises, or what these import."""
-    cells = [cell.source for chapter in course.chapters.values() for cell in read_source(chapter.path)]
-    waiting, wings = cells + [path.read_text(encoding="utf8") for path in banks(course)], set()
-    while waiting:
-        lines = [line for line in waiting.pop().splitlines() if re.match(r"[^#]*\bimport", line)]
-        new = {wing for line in lines for wing in re.findall(r"\bsynth_lib(?:\.| import )(text|lab)\b", line)} - wings
-        wings |= new
-        waiting += [
-            path.read_text(encoding="utf8") for wing in new for path in (ROOT / "synth_lib" / wing).rglob("*.py")
-        ]
-    return sorted(wings)
+    """Of "text" and "lab" those that the chapters or their exercises import; lab imports text."""
+    files = [chapter.path for chapter in course.chapters.values()] + banks(course)
+    code = "\n".join(path.read_text(encoding="utf8") for path in files)  # of a source, all but the code is a comment
+    wings = set(re.findall(r"^[^#\n]*\bsynth_lib(?:\.| import )(text|lab)\b", code, re.M))
+    return ["lab", "text"] if "lab" in wings else sorted(wings)
 
 
 def requirements(course):
@@ -94,14 +94,10 @@ def readme(course, repository, ref):
     """The two steps to start, on one's own machine and in Colab, and what is due when."""
     files = {number: f"{chapter.path.stem}.ipynb" for number, chapter in course.chapters.items()}
     first = next(iter(files.values()))
-    github = "https://github.com/"
-    if repository and repository.startswith(github):
-        name = repository.removeprefix(github).removesuffix("/").removesuffix(".git")
-        links = [f"https://colab.research.google.com/github/{name}/blob/{ref}/{file}" for file in files.values()]
-        colab = "1. Open the notebook in Colab: " + ", ".join(
-            f"[{file}]({link})" for file, link in zip(files.values(), links, strict=True)
-        )
-        colab += ".\n2. Run it from the top: the first code cell fetches the library.\n"
+    links = [f"[{file}]({colab_address(repository, ref, file)})" for file in files.values()]
+    if colab_address(repository, ref, first):
+        colab = f"1. Open the notebook in Colab: {', '.join(links)}.\n"
+        colab += "2. Run it from the top: the first code cell fetches the library.\n"
     else:
         colab = (
             "1. In Colab choose File > Upload notebook and upload the notebook; then open Files, the folder on the\n"
@@ -153,10 +149,9 @@ A link to a chapter that is not in this folder leads nowhere; you can do without
 
 def write(course, out, repository=None, ref="main"):
     """The folder to hand out."""
-    _make(out)
-    for chapter in course.chapters.values():
-        write_whole(notebook(chapter, False, repository, ref), out / f"{chapter.path.stem}.ipynb")
     copy_library(course, out)
+    for chapter in course.chapters.values():
+        nbformat.write(notebook(chapter, False, repository, ref), out / f"{chapter.path.stem}.ipynb")
     (out / "requirements.txt").write_text(requirements(course), encoding="utf8")
     (out / "README.md").write_text(readme(course, repository, ref), encoding="utf8")
     with zipfile.ZipFile(out / "library.zip", "w", zipfile.ZIP_DEFLATED) as archive:
@@ -166,19 +161,12 @@ def write(course, out, repository=None, ref="main"):
 
 def write_nbgrader(course, out):
     """A course folder for nbgrader: source/NN_name/NN_name.ipynb with solutions, its settings, and the library."""
-    _make(out)
+    copy_library(course, out)
     for chapter in course.chapters.values():
         folder = out / "source" / chapter.path.stem
         folder.mkdir(parents=True)
         nbformat.write(notebook(chapter, True), folder / f"{chapter.path.stem}.ipynb")
-    copy_library(course, out)
     (out / "nbgrader_config.py").write_text(CONFIG, encoding="utf8")
-
-
-def _make(out):
-    if out.exists() and any(out.iterdir()):
-        raise courses.CourseError(f"{out} is not empty: name a new folder, so that nothing of yours is lost.")
-    out.mkdir(parents=True, exist_ok=True)
 
 
 def main():
@@ -193,17 +181,16 @@ def main():
         course = courses.read(courses.chosen_numbers(options.chapters))
         if options.nbgrader:
             write_nbgrader(course, options.out)
+            said = "a course for nbgrader. Keep it to yourself: source/ holds the solutions."
         else:
             write(course, options.out, options.repo, options.ref)
+            said = "hand out all of it. Grade with: make grade SUBMISSIONS=folder OUT=grades.csv"
     except courses.CourseError as error:
         return courses.fail(error)
     if named := named_before(course):
         numbers = f"chapter{'s' * (len(named) > 1)} {', '.join(named)}"
         print(f'Named under "Before you start", but not in the folder: {numbers}. Give students what they do not know.')
-    if options.nbgrader:
-        print(f"{options.out}: a course for nbgrader. Keep it to yourself: source/ holds the solutions.")
-    else:
-        print(f"{options.out}: hand out all of it. Grade with: make grade SUBMISSIONS=folder OUT=grades.csv")
+    print(f"{options.out}: {said}")
     return 0
 
 

@@ -1,6 +1,5 @@
 """What is taught and what it is worth: the chapters from their sources, the points from classroom.toml."""
 
-import ast
 import functools
 import re
 import sys
@@ -12,7 +11,7 @@ from synth_lib import checks
 from tools.build_notebooks import NOTEBOOKS, ROOT, read_source
 
 FILE = ROOT / "classroom.toml"
-LIMITS = ("seconds_per_cell", "seconds_per_notebook", "seconds_per_exercise", "memory_gib")
+SETTINGS = ("seed", "seconds_per_cell", "seconds_per_notebook", "seconds_per_exercise", "memory_gib")
 
 
 class CourseError(ValueError):
@@ -46,7 +45,7 @@ class Chapter:
 class Course:
     chapters: dict
     seed: int
-    limits: dict
+    limits: dict  # seconds_per_cell and so on
     partial: dict  # exercise -> {words of a diagnosis: share}
 
     def points(self, key, status, message):
@@ -69,12 +68,7 @@ def read_chapter(path):
     cells = read_source(path)
     exercises = [cell for cell in cells if "exercise" in cell.metadata]
     points = {cell.metadata["exercise"]: cell.metadata.get("points", 1) for cell in exercises}
-    names = {}
-    for cell in exercises:
-        defined = [
-            node.name for node in ast.parse(cell.source).body if isinstance(node, (ast.FunctionDef, ast.ClassDef))
-        ]
-        names[cell.metadata["exercise"]] = defined[-1]
+    names = {cell.metadata["exercise"]: re.findall(r"(?m)^(?:class|def) (\w+)", cell.source)[-1] for cell in exercises}
     lesson = tuple(cell.source for cell in cells if cell.cell_type == "code" and not cell.metadata)
     return cells[0].source.split("\n")[0].removeprefix("# "), points, names, lesson
 
@@ -90,7 +84,7 @@ def read(chosen=None, file=FILE, folder=NOTEBOOKS / "src"):
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise CourseError(f"{Path(file).name} cannot be read: {error}") from None
     grading, partial = table.pop("grading", {}), table.pop("partial", {})
-    lacking = [name for name in ("seed", *LIMITS) if not isinstance(grading.get(name), (int, float))]
+    lacking = [name for name in SETTINGS if not isinstance(grading.get(name), (int, float))]
     if lacking:
         raise CourseError(f"{Path(file).name}: [grading] needs a number for {lacking[0]}.")
     known = sources(folder)
@@ -99,9 +93,8 @@ def read(chosen=None, file=FILE, folder=NOTEBOOKS / "src"):
         if number not in known:
             raise CourseError(f"there is no chapter {number}; there are {', '.join(known)}.")
         chapters[number] = _chapter(number, known[number], table.get(number), Path(file).name)
-    limits = {name: grading[name] for name in LIMITS}
     _check_partial(partial, chapters, Path(file).name)
-    return Course(chapters, grading["seed"], limits, partial)
+    return Course(chapters, grading["seed"], grading, partial)
 
 
 def _chapter(number, path, table, file):

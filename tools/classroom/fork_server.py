@@ -8,10 +8,9 @@ the functions that these define on the inputs that it gets, until the server is 
 no solution and no other submission.
 """
 
-import ast
 import builtins
 import contextlib
-import ctypes
+import dis
 import gc
 import io
 import linecache
@@ -46,8 +45,6 @@ if __name__ == "__main__":
 
 TABLE = vars(builtins)
 BUILTINS = dict(TABLE)
-ORDER = 64  # bytes of an order to the server, and of its answer
-SAFE_MAGICS = {"time", "timeit", "capture", "prun"}
 
 
 class Shell:
@@ -57,7 +54,7 @@ class Shell:
         self.run = run
 
     def run_cell_magic(self, name, line, cell):
-        if name in SAFE_MAGICS:
+        if name in ("time", "timeit", "capture", "prun"):
             self.run(cell)
 
     def __getattr__(self, name):
@@ -86,6 +83,7 @@ class Notebook:
         self.failed = {}  # the cell's number -> its error
         # Each object of the name, and the namespace just after its cell.
         self.bound = {name: [] for name in self.wanted}
+        self.versions, self.current = {}, None  # the last first, in the namespace of the end, then of its cell
 
     def run(self, cells, skipped):
         cells = [submissions.Cell(*cell) for cell in cells if cell[0] not in skipped]
@@ -98,7 +96,6 @@ class Notebook:
             try:
                 self.run_text(text, f"<cell {number}>")
             except BaseException as error:  # a cell may raise anything, SystemExit too
-                TABLE.update(BUILTINS)
                 self.failed[number] = error
             TABLE.update(BUILTINS)  # what runs the cells needs them
             for name, old in before.items():
@@ -109,12 +106,16 @@ class Notebook:
             if number in self.failed:
                 self.run_again(number, text)
         for name in self.wanted:
-            self.complete(self.space.get(name))
+            self.complete(self.space.get(name), set())
+        end = dict(self.space)
+        for name, bound in self.bound.items():
+            versions = [(end[name], end)] if name in end else []
+            self.versions[name] = (versions + [pair for pair in reversed(bound) if pair[0] is not None])[:4]
 
     def run_text(self, text, file="<cell>"):
         source = self.transform(text)
         linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-        exec(compile(source, file, "exec", dont_inherit=True), self.space)
+        exec(compiled(source, file), self.space)
 
     def restore(self):
         """Undo what a notebook may have set for all: the runner and the answers should not depend on it."""
@@ -131,22 +132,15 @@ class Notebook:
 
     def run_again(self, number, text):
         """Run a cell that failed and should have defined an exercise, with what it misses from the lesson."""
-        try:
-            tree = ast.parse(self.transform(text))
-        except SyntaxError:
-            return
-        if not self.bound_by(tree) & {name for name in self.wanted if name not in self.space}:
-            return
-        self.fill(self.loaded_by(tree))
-        try:
-            self.run_text(text, f"<cell {number}>")
-            self.report("note", f"Cell {number} failed where it stands, and ran after all others.")
-        except BaseException:  # it failed before: the first error is the one that is shown
-            return
+        with contextlib.suppress(BaseException):  # it failed before: the first error is the one that is shown
+            code = compiled(self.transform(text))
+            if bound_by(code) & {name for name in self.wanted if name not in self.space}:
+                self.fill(protocol.names_in(code) - BUILTINS.keys())
+                self.run_text(text, f"<cell {number}>")
+                self.report("note", f"Cell {number} failed where it stands, and ran after all others.")
 
-    def complete(self, value, seen=None):
+    def complete(self, value, seen):
         """Fill in every global name that a function or class of the student looks up and the notebook lacks."""
-        seen = set() if seen is None else seen
         if id(value) in seen:
             return
         seen.add(id(value))
@@ -165,19 +159,17 @@ class Notebook:
         missing = {name for name in names if name not in self.space}
         if not missing or not self.lesson:
             return
-        trees = [ast.parse(text) for text in self.lesson]
-        needed, cells = set(missing), set()
-        for number in reversed(range(len(trees))):
-            long = self.lesson[number].strip() in self.not_run and not self.bound_by(trees[number]) & missing
-            if self.bound_by(trees[number]) & needed and not long:
-                cells.add(number)
-                needed |= self.loaded_by(trees[number])
+        needed, cells = set(missing), []
+        for text in reversed(self.lesson):
+            code = compiled(text)
+            long = text.strip() in self.not_run and not bound_by(code) & missing
+            if bound_by(code) & needed and not long:
+                cells.insert(0, code)
+                needed |= protocol.names_in(code) - BUILTINS.keys()
         lesson = {"__name__": "__main__", **{name: self.space[name] for name in ("get_ipython", "display")}}
-        for number in sorted(cells):
-            try:
-                exec(compile(trees[number], "<lesson>", "exec", dont_inherit=True), lesson)
-            except Exception:  # a lesson cell that only shows something may need more than is there
-                continue
+        for code in cells:
+            with contextlib.suppress(Exception):  # a cell that only shows something may need more than is there
+                exec(code, lesson)
         filled = {name: lesson[name] for name in sorted(missing & lesson.keys())}
         self.space.update(filled)
         for _, space in [pair for pairs in self.bound.values() for pair in pairs]:
@@ -186,50 +178,14 @@ class Notebook:
         if filled:
             self.report("note", f"The notebook lacks {', '.join(filled)}: the lesson's own cells were run for it.")
 
-    @staticmethod
-    def bound_by(tree):
-        """The names that a cell binds at its top level."""
-        names = set()
-        for node in tree.body:
-            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-                names.add(node.name)
-            elif isinstance(node, (ast.Import, ast.ImportFrom)):
-                names |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
-            else:
-                stored = (part for part in ast.walk(node) if isinstance(part, ast.Name))
-                names |= {part.id for part in stored if isinstance(part.ctx, ast.Store)}
-        return names
-
-    @staticmethod
-    def loaded_by(tree):
-        return protocol.names_in(compile(tree, "<lesson>", "exec", dont_inherit=True)) - BUILTINS.keys()
-
-
-def brief(error):
-    """An error of a cell in a few words."""
-    text = str(error)[:300]
-    return type(error).__name__ + (f": {text}" if text else "")
-
-
-# --- the answers ---
-
-
-class Answers:
-    """Every object that a wanted name has had: the last first, in the namespace of the end, then of its cell."""
-
-    def __init__(self, notebook):
-        self.notebook, self.versions, self.current = notebook, {}, None
-        end = dict(notebook.space)
-        for name in notebook.wanted:
-            versions = [(end[name], end)] if name in end else []
-            versions += [pair for pair in reversed(notebook.bound[name]) if pair[0] is not None]
-            self.versions[name] = versions[:4]
+    # --- the answers ---
 
     def serve(self, channel):
+        """Send the outcome of each call that is asked for."""
         while True:
             _, order, payload = protocol.receive(channel)
-            outcome = self.run(order, payload)
-            self.notebook.restore()
+            outcome = self.outcome(order, payload)
+            self.restore()
             try:
                 protocol.send_outcome(channel, outcome)
             except Exception as error:  # nothing has been sent yet
@@ -237,13 +193,13 @@ class Answers:
                 error = ValueError(f"the result is too large: {error}") if too_large else error
                 protocol.send_outcome(channel, failure(error))
 
-    def run(self, order, payload):
+    def outcome(self, order, payload):
         asked = order["name"], order["version"]
         answer, space = self.versions[asked[0]][asked[1]]
         if self.current != asked:  # it looks names up as at the end, or as just after the cell of an older definition
             self.current = asked
-            self.notebook.space.clear()
-            self.notebook.space.update(space)
+            self.space.clear()
+            self.space.update(space)
         try:
             run, arguments, forbidden = pickle.loads(payload)
             printed = Printed(io.StringIO(), 0)
@@ -254,38 +210,44 @@ class Answers:
             return failure(error, answer)
 
 
-def run_child(job, channel, server):
+def compiled(text, file="<lesson>"):
+    return compile(text, file, "exec", dont_inherit=True)
+
+
+def bound_by(code):
+    """The names that a cell binds at its top level."""
+    return {one.argval for one in dis.get_instructions(code) if one.opname == "STORE_NAME"}
+
+
+def brief(error):
+    """An error of a cell in a few words."""
+    text = str(error)[:300]
+    return type(error).__name__ + (f": {text}" if text else "")
+
+
+def run_child(channel, server):
     """The life of a child: sandboxed, run the notebook, serve. It does not come back."""
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for number in (0, 1, 2):
-        os.dup2(nowhere, number)
-    os.chdir(job["folder"])
-    os.environ.update(HOME=job["folder"], TMPDIR=job["folder"])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # it ends with the server
-        if os.getppid() != server:
-            return
-        if job["core"] is not None:
-            os.sched_setaffinity(0, [job["core"]])
-    if job["sandboxed"]:
-        sandbox.limit(job["memory"], job["seconds"])
-        sandbox.enter(job["folder"], job["readable"])
-
-    notebook = Notebook(job, lambda kind, header: protocol.send(channel, kind, header))
-    notebook.run(job["cells"], job["skipped"])
-    answers = Answers(notebook)
-    failed = {number: brief(error) for number, error in notebook.failed.items()}
-    versions = {name: len(versions) for name, versions in answers.versions.items()}
-    protocol.send(channel, "ready", {"failed": failed, "versions": versions})
-    answers.serve(channel)
-
-
-def child_main(channel, server):
-    """All that a child does. It does not return."""
     try:
         _, job, _ = protocol.receive(channel)
-        run_child(job, channel, server)
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for number in (0, 1, 2):
+            os.dup2(nowhere, number)
+        os.chdir(job["folder"])
+        os.environ.update(HOME=job["folder"], TMPDIR=job["folder"])
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        sandbox.end_with(server)
+        if job["core"] is not None:
+            os.sched_setaffinity(0, [job["core"]])
+        if job["sandboxed"]:
+            sandbox.limit(job["memory"], job["seconds"])
+            sandbox.enter(job["folder"], job["readable"])
+
+        notebook = Notebook(job, lambda kind, header: protocol.send(channel, kind, header))
+        notebook.run(job["cells"], job["skipped"])
+        failed = {number: brief(error) for number, error in notebook.failed.items()}
+        versions = {name: len(versions) for name, versions in notebook.versions.items()}
+        protocol.send(channel, "ready", {"failed": failed, "versions": versions})
+        notebook.serve(channel)
     except BaseException as error:  # this process has nobody to raise to
         protocol.send(channel, "broken", brief(error))
     finally:
@@ -299,28 +261,23 @@ def main():
     control.sendall(b"+")
     server, children = os.getpid(), set()
     while True:
-        order, numbers, _, _ = socket.recv_fds(control, ORDER, 1, socket.MSG_WAITALL)
+        order, numbers, _, _ = socket.recv_fds(control, protocol.ORDER, 1, socket.MSG_WAITALL)
         if not order:
             return
         if numbers:
             answer = os.fork()
             if answer == 0:
                 control.close()
-                child_main(socket.socket(fileno=numbers[0]), server)
+                run_child(socket.socket(fileno=numbers[0]), server)
             os.close(numbers[0])
             children.add(answer)
         else:
-            answer = stop(int(order), children)
-        control.sendall(str(answer).encode().ljust(ORDER))
-
-
-def stop(child, children):
-    """Stop a child, and nobody else. -> its wait status"""
-    if child not in children:
-        return signal.SIGKILL
-    children.remove(child)
-    os.kill(child, signal.SIGKILL)
-    return os.waitpid(child, 0)[1]
+            answer = int(signal.SIGKILL)
+            if int(order) in children:  # it stops them, and nobody else
+                children.remove(int(order))
+                os.kill(int(order), signal.SIGKILL)
+                answer = os.waitpid(int(order), 0)[1]
+        control.sendall(str(answer).encode().ljust(protocol.ORDER))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,9 @@ def lost_part(name, cells, unreadable, chapter):
                 return cell.number
             mentioned = words(cell.text)
             apart = own and mentioned and not own & mentioned
-            if is_rest(cell.text, unreadable[cell.number], chapter) and not apart:
+            whole = any(submissions.definition(name).search(cell.text) for name in chapter.names.values())
+            cut_off = "unexpected indent" in unreadable[cell.number] and not whole
+            if (INDENTED.match(cell.text) or cut_off) and not apart:
                 return cell.number
     return None
 
@@ -79,9 +81,3 @@ def locals_of(text):
     lines = [line for line in text.split("\n") if line[:1] in (" ", "\t")]
     assigned = "\n".join(line for line in lines if not re.match(r"\s*(def|class)\b", line))
     return words("\n".join(part for parts in inside for part in parts)) | bindings(assigned)
-
-
-def is_rest(text, why_unreadable, chapter):
-    """Whether an unreadable cell looks like the rest of a definition that begins elsewhere."""
-    whole = any(submissions.definition(name).search(text) for name in chapter.names.values())
-    return INDENTED.match(text) is not None or ("unexpected indent" in why_unreadable and not whole)

@@ -9,8 +9,8 @@ the guide.
 """
 
 import argparse
+import contextlib
 import csv
-import ctypes
 import hashlib
 import io
 import itertools
@@ -18,7 +18,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import stat
 import sys
 import tempfile
@@ -38,6 +37,7 @@ sys.path.insert(0, str(ROOT))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from synth_lib import checks  # noqa: E402
+from tools.build_notebooks import write_whole  # noqa: E402
 from tools.classroom import course as courses  # noqa: E402
 from tools.classroom import feedback, sandbox, submissions  # noqa: E402
 from tools.classroom.grading import Result, grade  # noqa: E402
@@ -48,31 +48,23 @@ WORKER = {"server": None}
 
 def start_worker(numbers, protected, parent):
     """In each process of the pool: what it needs for as long as it lives. parent: the process of the grading."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # it ends with the grading, however that ends
-        if os.getppid() != parent:
-            os._exit(1)
+    sandbox.end_with(parent)
     WORKER["course"] = courses.read(numbers)
     WORKER["protected"] = protected
 
 
-def new_server():
-    number = re.search(r"\d+$", current_process().name)  # a worker's name ends with its number
-    WORKER["server"] = ForkServer(WORKER["protected"], number and int(number[0]))
-    Finalize(None, WORKER["server"].close, exitpriority=1)
-
-
 def grade_in_worker(path):
     """One notebook's result. What it does to the grader is its own fault, and costs no other notebook anything."""
-    path = Path(path)
     for pause in (0, 1):  # the server may have died of something else, or the disk was full: once it is tried again
         time.sleep(pause)
         try:
             if WORKER["server"] is None:
-                new_server()
+                number = re.search(r"\d+$", current_process().name)  # a worker's name ends with its number
+                WORKER["server"] = ForkServer(WORKER["protected"], number and int(number[0]))
+                Finalize(None, WORKER["server"].close, exitpriority=1)
             result = grade(WORKER["server"], path, WORKER["course"])
             if WORKER["server"].alive:
-                return result.as_dict()
+                return vars(result)
         except GraderUnavailable as error:
             reason = f"it could not be run: {error}"
         except Exception as error:  # no notebook may end the grading of the others
@@ -89,7 +81,7 @@ def no_result(path, reason):
     """What stands for a result, where the grader or the machine failed. The journal does not keep it: the next call
     tries again."""
     result = Result(path.name, refused=f"{path.name}: {reason}. Grade again; if it stays, read this notebook yourself")
-    return {**result.as_dict(), "retry": True}
+    return {**vars(result), "retry": True}
 
 
 class Journal:
@@ -110,11 +102,9 @@ class Journal:
         self.file.seek(0)
         line = ""
         for line in self.file:
-            try:
+            with contextlib.suppress(ValueError, TypeError, KeyError):  # the line at which a grading was cut off
                 entry = json.loads(line)
                 self.entries[entry["key"]] = entry["result"]
-            except (ValueError, TypeError, KeyError):  # the line at which a grading was cut off
-                continue
         if line and not line.endswith("\n"):
             self.file.write("\n")
 
@@ -139,11 +129,10 @@ def fingerprint(course):
 def file_key(student, path, base):
     try:
         status = path.lstat()
-        if stat.S_ISREG(status.st_mode) and status.st_size <= submissions.LARGEST:
+        content = f"{status.st_mode:o} {status.st_size} {status.st_mtime_ns}"
+        if stat.S_ISREG(status.st_mode) and status.st_size <= submissions.LARGEST:  # else reading it might never end
             with open(path, "rb") as file:
                 content = hashlib.file_digest(file, "sha256").hexdigest()[:32]
-        else:  # it is refused, and reading it might never end
-            content = f"{status.st_mode:o} {status.st_size} {status.st_mtime_ns}"
     except OSError:
         content = "unreadable"
     return f"{base}/{student}/{path.name}/{content}"
@@ -162,39 +151,36 @@ def chapters_of(handed_in):
 
 def row_of(student, results, course, others=()):
     """One student's row, from the results of all their notebooks. others: the files that are no notebooks."""
-    exercises, notes, reasons, absent, blank = {}, [], [], set(), set()
+    exercises, notes, reasons, of_exercises = {}, [], [], []
     unread = f"not read: {', '.join(first(others, 5))} (a notebook ends with .ipynb; unpack archives)" if others else ""
     refused = [result["refused"] for result in results if result["refused"]]
     kind = "notebook that can be read" if refused else "notebook"
     counted = Counter(result["chapter"] for result in results if result["chapter"])
     for chapter in course.chapters.values():
         own = [result for result in results if result["chapter"] == chapter.number]
+        absence = f"No {kind} of chapter {chapter.number} was handed in" + (f"; {unread}." if others else ".")
         for key in chapter.points:
-            candidates = [(*result["verdicts"][key],) for result in own]
-            absence = f"No {kind} of chapter {chapter.number} was handed in" + (f"; {unread}." if others else ".")
-            candidates = candidates or [("not answered", absence, "")]
-            scored = [(status, text, course.points(key, status, text), shown) for status, text, shown in candidates]
+            verdicts = [result["verdicts"][key] for result in own] or [("not answered", absence, "")]
+            scored = [(status, text, course.points(key, status, text), shown) for status, text, shown in verdicts]
             exercises[key] = max(scored, key=lambda one: (one[2], one[0] == "wrong"))
         if counted[chapter.number] > 1:
             notes.append(f"There are {counted[chapter.number]} notebooks of chapter {chapter.number}; the best counts.")
         if not own:
-            absent.add(chapter.number)
             if not refused:  # else what was refused may be it
                 reasons.append(f"chapter {chapter.number}: nothing handed in" + (f"; {unread}" if others else ""))
         elif {exercises[key][0] for key in chapter.points} == {"not answered"}:
-            blank.add(chapter.number)
             reasons.append(f"chapter {chapter.number}: nothing answered")
-    reasons += first(refused, 5)
+        else:
+            for key in [key for key, points in chapter.points.items() if points]:  # the page has what the others say
+                status, message, *_ = exercises[key]
+                if status == "not answered":
+                    of_exercises.append(f"{key}: not answered")
+                elif status == "wrong" or (status == "not graded" and not refused):
+                    of_exercises.append(f"{key}: {'could not be run: ' * (status == 'not graded')}{message}")
+    reasons += first(refused, 5) + of_exercises
     notes += [reason if reason.endswith((".", "?")) else f"{reason}." for reason in refused]
     troubles = [f"{result['file']}: {trouble}" for result in results for trouble in result["troubles"]]
     notes += troubles + [f"{result['file']}: {note}" for result in results for note in result["notes"]]
-    for key, (status, message, *_) in exercises.items():
-        if course.chapters[key[:2]].points[key] == 0:
-            continue  # it does not count; the student's page has what the check said
-        if status in ("wrong", "not graded") and not (refused and status == "not graded"):
-            reasons.append(f"{key}: {'could not be run: ' if status == 'not graded' else ''}{message}")
-        elif status == "not answered" and key[:2] not in absent | blank:
-            reasons.append(f"{key}: not answered")
     reasons += [trouble.rstrip(".") for trouble in first(troubles, 5)]
     lost = any(status == "not graded" for status, *_ in exercises.values())
     exercises = {
@@ -206,7 +192,7 @@ def row_of(student, results, course, others=()):
         "exercises": exercises,
         "total": sum(points for _, _, points, _ in exercises.values()),
         "of": sum(sum(chapter.points.values()) for chapter in course.chapters.values()),
-        "needs_review": bool(refused) or lost or bool(absent and others),
+        "needs_review": bool(refused) or lost or (bool(others) and not course.chapters.keys() <= counted.keys()),
         "twice": any(count > 1 for count in counted.values()),
         "reason": printable("; ".join(reasons)) or "all right",
         "notes": [printable(note) for note in first(notes, MOST_NOTES)],
@@ -252,16 +238,21 @@ def ask_for_a_look(row, reason):
 def write_table(rows, course, out):
     """One row a student, whole or not at all. A table that was there, and says something else, is kept beside it."""
     graded = [key for chapter in course.chapters.values() for key, points in chapter.points.items() if points]
-    file = io.StringIO()
-    table = csv.writer(file)
-    table.writerow(["student", *graded, "total", "of", "look", "reason"])
+    lines = [["student", *graded, "total", "of", "look", "reason"]]
     for row in rows:
         points = [feedback.number(row["exercises"][key][2]) for key in graded]
         numbers = [feedback.number(row["total"]), feedback.number(row["of"])]
-        table.writerow([_cell(row["student"]), *points, *numbers, "look" * row["needs_review"], _cell(row["reason"])])
-    if out.exists() and out.read_bytes() != file.getvalue().encode("utf8", "replace"):
+        lines.append([_cell(row["student"]), *points, *numbers, "look" * row["needs_review"], _cell(row["reason"])])
+    text = csv_of(lines)
+    if out.exists() and out.read_bytes() != text.encode("utf8", "replace"):
         shutil.copy2(out, out.with_name(out.name + ".before"))
-    write_whole(out, file.getvalue())
+    write_whole(out, text)
+
+
+def csv_of(lines):
+    file = io.StringIO()
+    csv.writer(file).writerows(lines)
+    return file.getvalue()
 
 
 UNKNOWN = "(no known mistake)"
@@ -279,22 +270,14 @@ def write_diagnoses(results, course, out):
                 if (f", {one.diagnosis} " in text if one.by_part else text.startswith(f"{one.diagnosis} Read again"))
             ]
             counts[key].update(known or [UNKNOWN])
-    file = io.StringIO()
-    table = csv.writer(file)
-    table.writerow(["exercise", "wrong answers", "diagnosis"])
-    table.writerows([key, count, diagnosis] for key in counts for diagnosis, count in counts[key].most_common())
-    write_whole(out.with_name(out.stem + ".diagnoses.csv"), file.getvalue())
+    lines = [[key, count, diagnosis] for key in counts for diagnosis, count in counts[key].most_common()]
+    text = csv_of([["exercise", "wrong answers", "diagnosis"], *lines])
+    write_whole(out.with_name(out.stem + ".diagnoses.csv"), text)
 
 
 def _cell(text):
     """A text that no spreadsheet takes for a formula, nor a part of it where ; parts the columns."""
     return re.sub(r"(^|;\s*)(?=[=+\-@＝＋－＠])", r"\1'", " ".join(text.split()))
-
-
-def write_whole(path, text):
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf8", errors="replace", newline="")
-    os.replace(partial, path)
 
 
 def write_pages(rows, course, folder):
@@ -328,32 +311,24 @@ def results_of(tasks, numbers, protected, jobs, journal):
         chosen = suspects[:1] or list(waiting)
         options = {"initializer": start_worker, "initargs": (numbers, protected, os.getpid())}
         with ProcessPoolExecutor(min(jobs, len(chosen)), mp_context=get_context("spawn"), **options) as pool:
-            queue = iter([(key, waiting[key]) for key in chosen])
             running = {}
             try:
-                while True:
-                    for key, path in queue:
-                        running[pool.submit(grade_in_worker, str(path))] = key
-                        if len(running) >= jobs:  # few at a time: what is cut off is little
-                            break
-                    if not running:
-                        break
-                    done, _ = wait(running, return_when=FIRST_COMPLETED)
-                    for job in done:
-                        result = job.result()
-                        key = running.pop(job)
-                        journal.add(key, result)
-                        del waiting[key]
+                while chosen or running:
+                    while chosen and len(running) < jobs:  # few at a time: what is cut off is little
+                        key = chosen.pop(0)
+                        running[pool.submit(grade_in_worker, waiting[key])] = key
+                    for job in wait(running, return_when=FIRST_COMPLETED)[0]:
+                        journal.add(running[job], job.result())
+                        del waiting[running.pop(job)]
                         bar.update()
             except BrokenProcessPool:  # a worker of the grader itself is gone, perhaps for lack of memory
                 lost = list(running.values())
-                suspects = lost + [key for key in suspects if key not in lost]
-                if len(lost) == 1:
-                    losses.update(lost)
-                    if losses[lost[0]] == 2:
-                        path = waiting.pop(lost[0])
-                        journal.add(lost[0], no_result(path, "the grader itself ended twice while it graded this one"))
-                        bar.update()
+                suspects = [*dict.fromkeys(lost + suspects)]
+                losses.update(lost if len(lost) == 1 else ())
+                for key in [key for key in lost if losses[key] == 2]:
+                    reason = "the grader itself ended twice while it graded this one"
+                    journal.add(key, no_result(waiting.pop(key), reason))
+                    bar.update()
         suspects = [key for key in suspects if key in waiting]
     bar.close()
 
@@ -368,10 +343,8 @@ def main():
     options = parser.parse_args()
     if not options.submissions.is_dir():
         parser.error(f"{options.submissions} is no folder")
-    if not hasattr(os, "fork"):
-        parser.error("grading needs Linux. Grade in the container of docs/teaching.md")
     lack = sandbox.missing()
-    if lack and not options.unprotected:
+    if lack and not (options.unprotected and sys.platform == "linux"):
         parser.error(f"no sandbox for students' code: {lack}. Grade in the container of docs/teaching.md")
     handed_in = submissions.find(options.submissions, [path.stem for path in courses.sources().values()])
     if not handed_in:
@@ -381,14 +354,12 @@ def main():
         course = courses.read(numbers)
         if not numbers:
             raise courses.CourseError('No notebook of a chapter was found. Say which are graded: CHAPTERS="02 03".')
+        pages = options.out.with_name(options.out.stem + "_feedback")
+        if problem := problem_of(options.out, pages, options.submissions):
+            return courses.fail(problem)
+        return grade_all(options, handed_in, course, pages)
     except courses.CourseError as error:
         return courses.fail(error)
-    pages = options.out.with_name(options.out.stem + "_feedback")
-    problem = problem_of(options.out, pages, options.submissions)
-    if problem:
-        return courses.fail(problem)
-    try:
-        return grade_all(options, handed_in, course, pages)
     except OSError as error:
         path = error.filename or options.out.parent
         return courses.fail(f"{path} cannot be written: {error.strerror}. Make room, then call this again: it goes on.")
@@ -411,14 +382,13 @@ def problem_of(out, pages, folder):
 
 def grade_all(options, handed_in, course, pages):
     """Grade, and write the table and the pages. -> the exit status"""
-    numbers = list(course.chapters)
     journal = Journal(options.out.with_name(options.out.name + ".journal"))
     base = fingerprint(course)
     tasks, results = {}, {}
     for student, submission in handed_in.items():
         results[student] = {file_key(student, path, base): path for path in submission.notebooks}
         tasks |= results[student]
-    results_of(tasks, numbers, not options.unprotected, options.jobs, journal)
+    results_of(tasks, list(course.chapters), not options.unprotected, options.jobs, journal)
     results = {student: [journal.entries[key] for key in keys] for student, keys in results.items()}
     rows = [row_of(student, results[student], course, handed_in[student].others) for student in handed_in]
     mark_names(rows, handed_in, options.submissions)

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from synth_lib import checks
 from synth_lib.checks import engine
@@ -32,13 +32,10 @@ class Result:
     troubles: list = field(default_factory=list)
     notes: list = field(default_factory=list)
 
-    def as_dict(self):
-        return asdict(self)
-
 
 def grade(server, path, course):
     """-> Result. Never raises because of a submission."""
-    result = Result(str(getattr(path, "name", path)))
+    result = Result(path.name)
     try:
         cells = submissions.read(path)
         result.chapter = submissions.recognise(cells, course.chapters, path.name)
@@ -47,8 +44,7 @@ def grade(server, path, course):
         return result
     chapter = course.chapters[result.chapter]
     wanted = list(chapter.names.values())
-    sent = [(cell.number, cell.kind, cell.text) for cell in cells]
-    with Student(server, sent, wanted, chapter.lesson, course.limits, chapter.not_run) as student:
+    with Student(server, cells, wanted, chapter.lesson, course.limits, chapter.not_run) as student:
         try:
             student.run()
         except ProcessEnded as error:
@@ -61,17 +57,11 @@ def grade(server, path, course):
                 result.verdicts[key] = ["not graded", message, ""]
             else:
                 result.verdicts[key] = judge(student, key, name, course)
-                if student.child is None:
-                    run_again(student)
+                if student.child is None:  # the answer has ended its process: the next one needs another
+                    with contextlib.suppress(ProcessEnded):
+                        student.run()
         explain(result, student, cells, chapter)
     return result
-
-
-def run_again(student):
-    """A new process for the next exercise, after one that ended the old one or left it at work."""
-    student.stop()
-    with contextlib.suppress(ProcessEnded):
-        student.run()
 
 
 def judge(student, key, name, course):
@@ -86,46 +76,37 @@ def judge(student, key, name, course):
             if verdict.status == "right" or student.late:
                 break
     except ProcessEnded as error:
-        verdicts.append([_lost(student), _ending(name, str(error)), ""])
+        verdicts.append(["not graded" if student.late else "wrong", _ending(name, str(error)), ""])
     except (*PROTOCOL_ERRORS, RuntimeError) as error:
         reason = f"{type(error).__name__}: {str(error)[:200]}"
         verdicts.append(["not graded", f"Your {name} could not be judged: {reason}", ""])
     if not verdicts:
-        return ["not graded" if student.child else "wrong", f"The notebook defines no {name}.", ""]
+        return ["not graded", f"The notebook defines no {name}.", ""]
     order = ["right", "wrong", "not graded", "not answered"]
     return min(verdicts, key=lambda verdict: order.index(verdict[0]))
 
 
-RENAMED = "Keep the name"
 LONGEST = 2000  # characters of what a check says of an answer
-
-
-def _lost(student):
-    """The status of an answer whose process is gone."""
-    return "not graded" if student.late else "wrong"
 
 
 def _ending(name, why):
     """What to say of an answer whose call was the end of its process."""
-    if why == "it ended itself":
+    how = why.removeprefix("it ends the process ")
+    if how == "(it ended itself)":
         return f"Your {name} ends Python (os._exit or quit). Return a value instead."
-    if why == "it was stopped":
+    if how == "(it was stopped)":
         return f"Your {name} was stopped by the system. Does it take much memory, or end Python?"
-    if why.startswith("signal"):
-        return f"Your {name} makes Python crash ({why})."
+    if how.startswith("(signal"):
+        return f"Your {name} makes Python crash {how}."
     return f"Calling your {name} ends the process: {why}."
 
 
 def explain(result, student, cells, chapter):
     """Say which cells did not run, and behind which lost exercise each of them stands."""
-    by_number = {cell.number: cell for cell in cells}
-
-    def named(number):
-        return "C" + str(by_number.get(number, f"cell {number}"))[1:]
-
+    named = {cell.number: "C" + str(cell)[1:] for cell in cells}
     result.notes += student.notes
-    result.troubles += [f"{named(number)} {reason}, and was left out." for number, reason in student.ended.items()]
-    result.troubles += [f"{named(number)} cannot be read: {reason}." for number, reason in student.unreadable.items()]
+    result.troubles += [f"{named[number]} {reason}, and was left out." for number, reason in student.ended.items()]
+    result.troubles += [f"{named[number]} cannot be read: {reason}." for number, reason in student.unreadable.items()]
     troubled = {**student.failed, **student.unreadable, **student.ended}
     for key, name in chapter.names.items():
         status, message, _ = result.verdicts[key]
@@ -135,17 +116,17 @@ def explain(result, student, cells, chapter):
         lost = [cell for cell in own if cell.number in troubled]
         if not student.versions.get(name) and not result.refused:
             if lost:
-                message = f"{named(lost[-1].number)} should define {name}, but it "
-                read = lost[-1].number not in student.unreadable  # why it cannot be read stands in the troubles
-                message += f"does not run: {troubled[lost[-1].number]}." if read else "cannot be read."
+                number = lost[-1].number
+                message = f"{named[number]} should define {name}, but it "  # why it cannot be read is a trouble
+                message += "cannot be read." if number in student.unreadable else f"does not run: {troubled[number]}."
             elif not own:
                 message = f"The cell that defines {name} is missing."
                 renamed = re.search(rf"\bcheck\(\s*['\"]{key}['\"]\s*,\s*(\w+)\s*\)", "\n".join(c.text for c in cells))
                 if renamed and renamed[1] != name:
-                    message = f"{RENAMED} {name}: your notebook calls it {renamed[1][:60]}, and is graded by names."
+                    message = f"Keep the name {name}: your notebook calls it {renamed[1][:60]}, and is graded by names."
             result.verdicts[key] = ["not graded", message, ""]
         elif own and status == "wrong":
             number = lost_part(name, cells, student.unreadable, chapter)
             if number is not None:
-                message += f" But: {named(number)} cannot be read, and may hold a part of it."
+                message += f" But: {named[number]} cannot be read, and may hold a part of it."
                 result.verdicts[key] = ["not graded", message, ""]

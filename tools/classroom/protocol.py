@@ -17,13 +17,13 @@ import pickle
 import struct
 import time
 import types
-from dataclasses import asdict
 
 import torch
 
 from synth_lib.checks.compare import DEEPEST, MOST_NAMES, Other
 from synth_lib.checks.runner import ENDS, Outcome
 
+ORDER = 64  # bytes of an order to the process that forks, and of its answer
 BUDGET = 64 * 2**20  # bytes of one message, those of all its tensors together
 LONGEST = 4 * 2**20  # of them, those of the JSON that a student's process sends: unfolded, it takes 20 times as much
 MOST_PARTS = 100_000  # values in the values of one message
@@ -101,14 +101,12 @@ def _exactly(connection, count, deadline, check_limits):
 def encode(value, payload):
     """The description of a value that compare.plain_copy made; the bytes of its tensors go behind `payload`."""
     kind = type(value)
-    if value is None or kind in (bool, str):
+    if value is None or kind in (bool, str, float):
         return value
     if kind is int:
         return {"int": hex(value)}
-    if kind is float:
-        return {"float": value.hex()}
     if kind is complex:
-        return {"complex": [value.real.hex(), value.imag.hex()]}
+        return {"complex": [value.real, value.imag]}
     if kind is torch.Size:
         return {"size": [int(size) for size in value]}
     if kind in (list, tuple):
@@ -154,16 +152,14 @@ class _Decoder:
         self.parts += 1
         if depth > DEEPEST + 1 or self.parts > MOST_PARTS:
             raise ProtocolError
-        if description is None or type(description) in (bool, str):
+        if description is None or type(description) in (bool, str, float):
             return description
         ((kind, content),) = description.items()
         match kind:
             case "int":
                 return int(content, 16)
-            case "float":
-                return float.fromhex(content)
             case "complex":
-                return complex(*map(float.fromhex, content))
+                return complex(*content)
             case "size":
                 return torch.Size(content)
             case "list" | "tuple":
@@ -215,7 +211,7 @@ def read_outcome(header, payload):
     Raises:
         ProtocolError: it is none.
     """
-    kinds = asdict(Outcome(""))
+    kinds = vars(Outcome(""))
     if header.keys() != kinds.keys() or header["end"] not in ENDS:
         raise ProtocolError("an outcome is none")
     outcome = Outcome(header["end"], decode(header["result"], payload))

@@ -10,12 +10,8 @@ exists, how large and how old it is.
 import ctypes
 import os
 import platform
+import signal
 import struct
-
-try:
-    import resource
-except ImportError:  # Windows, where `missing` names what is missing
-    resource = None
 
 ARCHITECTURES = {  # audit number, the number of each call that is refused, the number of capset
     "x86_64": (
@@ -58,8 +54,14 @@ COMMANDS = {"fcntl": (1, (8, 10, 15, 1031)), "ioctl": (1, (0x8901, 0x8902)), "pr
 READ = 0b1100  # of Landlock's rights: read a file, read a folder
 EXECUTE = 0b1  # nothing may be started anyway, but libraries are mapped
 FILE_RIGHTS = 0b0100_0000_0000_0111  # the rights that make sense for a file: execute, write, read, truncate
-RIGHTS = {3: 15, 4: 15}  # how many rights each version of Landlock knows; from 5 on 16
 OLDEST = 3  # of Landlock: before it, a file that may be read can be emptied by opening it
+
+
+def end_with(parent):
+    """From now on this process, a child of `parent`, ends with it, however that ends."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def missing():
@@ -76,6 +78,8 @@ def missing():
 
 def limit(memory, seconds):
     """Hard limits: `memory` more bytes than now, `seconds` of CPU time, 64 files of 64 MiB, no core file."""
+    import resource  # there is none on Windows, where `missing` names what is missing
+
     with open("/proc/self/statm") as file:
         now = int(file.read().split()[0]) * resource.getpagesize()
     limits = {
@@ -105,7 +109,7 @@ def _landlock_version():
 
 def _restrict_files(libc, folder, readable):
     version = _landlock_version()
-    every = (1 << RIGHTS.get(version, 16)) - 1
+    every = (1 << (15 if version < 5 else 16)) - 1  # each version's rights
     attributes = struct.pack("<Q", every)
     if version >= 6:  # seccomp refuses these already: no TCP, no abstract socket and no signal of somebody outside
         attributes = struct.pack("<QQQ", every, 0b11, 0b11)

@@ -8,6 +8,7 @@ The inputs go in, the student's process computes, and plain values come back. No
 """
 
 import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -20,9 +21,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from tools.build_notebooks import ROOT
 from tools.classroom import protocol
 
-ROOT = Path(__file__).resolve().parents[2]
 STUB = '''"""In a graded notebook the checks say nothing: the grader asks afterwards, elsewhere."""
 
 
@@ -33,14 +34,9 @@ class Verdict:
         return "Not checked here."
 
 
-def check(*arguments, **options):
-    return Verdict()
-
-
 def __getattr__(name):
-    return check
+    return lambda *arguments, **options: Verdict()
 '''
-ORDER = 64  # bytes of an order to the server, and of its answer
 GRACE = 5  # seconds that a process has to say that an answer was stopped
 MOST_FILES = 2000  # in a student's folder
 MOST_MB = 512  # in its folder, and in files that it has deleted and keeps open
@@ -59,6 +55,10 @@ class GraderUnavailable(Exception):
 
 class LimitExceeded(Exception):
     """The student's process takes more of the machine than it may; the message completes "it ..."."""
+
+
+# What may come of waiting for a student's process.
+ENDINGS = (LimitExceeded, EOFError, OSError, *protocol.PROTOCOL_ERRORS)
 
 
 def library(folder):
@@ -91,10 +91,8 @@ def readable(folder):
 
 def remove(folder):
     """Delete a folder that a student has filled: very deep, perhaps, or with parts that nobody may list."""
-    delete = ["rm", "-rf", "--", str(folder)]
-    if subprocess.run(delete, stderr=subprocess.DEVNULL).returncode:
-        subprocess.run(["chmod", "-R", "u+rwX", "--", str(folder)], stderr=subprocess.DEVNULL)
-        subprocess.run(delete, stderr=subprocess.DEVNULL)
+    delete = 'rm -rf -- "$0" || { chmod -R u+rwX -- "$0"; rm -rf -- "$0"; }'
+    subprocess.run(["sh", "-c", delete, str(folder)], stderr=subprocess.DEVNULL)
 
 
 def contents(folder):
@@ -107,13 +105,11 @@ def contents(folder):
     while waiting and count <= MOST_FILES:
         try:
             with os.scandir(waiting.pop()) as entries:
-                for entry in entries:
+                for entry in itertools.islice(entries, MOST_FILES + 1 - count):
                     count += 1
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
                     size += entry.stat(follow_symlinks=False).st_blocks * 512
-                    if count > MOST_FILES:
-                        break
         except (FileNotFoundError, NotADirectoryError):  # the process is at work there
             continue
         except OSError as error:
@@ -132,19 +128,13 @@ def deleted(child):
     return size
 
 
-def threads(child):
-    with contextlib.suppress(OSError):
-        return len(os.listdir(f"/proc/{child}/task"))
-    return 0
-
-
 def core_of(number):
     """The core on which a worker's students run, its number; None: any."""
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    cores = sorted(os.sched_getaffinity(0))
     return None if number is None or len(cores) < 2 else cores[number % len(cores)]
 
 
-class ForkServer:
+class ForkServer(contextlib.AbstractContextManager):
     """The process that forks students' processes. One for each worker of the grader.
 
     Args:
@@ -155,15 +145,11 @@ class ForkServer:
     def __init__(self, protected=True, number=None):
         self.protected = protected
         self.core = core_of(number)
-        self.folder = Path(tempfile.mkdtemp(prefix="grading-"))
-        try:
-            library(self.folder)
-        except OSError:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            raise
+        self.temporary = tempfile.TemporaryDirectory(prefix="grading-", ignore_cleanup_errors=True)
+        self.folder = Path(self.temporary.name)
+        library(self.folder)
         self.readable = readable(self.folder) if protected else []
-        own, theirs = socket.socketpair()
-        self.control = own
+        self.control, theirs = socket.socketpair()
         environment = {
             "PATH": os.defpath, "HOME": str(self.folder), "MPLCONFIGDIR": str(self.folder / "matplotlib"),
             "MPLBACKEND": "Agg", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": "",
@@ -194,8 +180,8 @@ class ForkServer:
 
     def order(self, order, descriptors=()):
         """-> the answer, a number"""
-        socket.send_fds(self.control, [str(order).encode().ljust(ORDER)], descriptors)
-        answer = self.control.recv(ORDER, socket.MSG_WAITALL)
+        socket.send_fds(self.control, [str(order).encode().ljust(protocol.ORDER)], descriptors)
+        answer = self.control.recv(protocol.ORDER, socket.MSG_WAITALL)
         if not answer:
             raise EOFError("the process that runs notebooks has ended")
         return int(answer)
@@ -204,16 +190,13 @@ class ForkServer:
         self.control.close()
         self.process.kill()
         self.process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def __enter__(self):
-        return self
+        self.temporary.cleanup()
 
     def __exit__(self, *problem):
         self.close()
 
 
-class Student:
+class Student(contextlib.AbstractContextManager):
     """One notebook in a process of its own.
 
     Args:
@@ -235,15 +218,12 @@ class Student:
     RESTARTS = 3
 
     def __init__(self, server, cells, wanted, lesson, limits, not_run=()):
-        self.server, self.cells, self.wanted, self.lesson, self.limits = server, cells, wanted, lesson, limits
-        self.not_run = not_run
+        self.server, self.cells, self.wanted, self.limits = server, cells, wanted, limits
+        self.job = {"cells": cells, "wanted": wanted, "lesson": lesson, "not_run": not_run}
         self.failed, self.ended, self.unreadable, self.notes, self.versions = {}, {}, {}, [], {}
         self.child, self.channel, self.folder = None, None, None
         self.last = time.monotonic() + limits["seconds_per_notebook"]
         self.next_look = 0.0
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, *problem):
         self.stop()
@@ -267,6 +247,17 @@ class Student:
             return f"signal {signal.Signals(os.WTERMSIG(status)).name}"
         return "it ended itself" if os.WIFEXITED(status) else "it was stopped"
 
+    def ending(self, error, seconds):
+        """Stop the process after what its channel raised. -> what it did, as words behind "it" """
+        how = self.stop()
+        if isinstance(error, TimeoutError):
+            return f"does not end within {seconds:.0f} seconds"
+        if isinstance(error, (EOFError, OSError)):
+            return f"ends the process ({how})"
+        if isinstance(error, LimitExceeded):
+            return str(error)
+        return f"sends nonsense ({error})" if isinstance(error, protocol.ProtocolError) else "sends nonsense"
+
     # --- run the cells ---
 
     def run(self):
@@ -276,18 +267,17 @@ class Student:
             ProcessEnded: too many do, or there is no time left.
             GraderUnavailable: no process can be started.
         """
-        numbers = {cell[0] for cell in self.cells}
+        numbers, seconds = {cell[0] for cell in self.cells}, self.limits["seconds_per_cell"]
         while True:
             cell = None
             try:
                 self.start()
                 while True:
-                    kind, header, _ = self.receive(self.limits["seconds_per_cell"])
+                    kind, header, _ = self.receive(seconds)
                     if kind == "cell":
                         cell = int(header)
                     elif kind == "note":
-                        if len(self.notes) < MOST_NOTES:
-                            self.notes.append(str(header)[:LONGEST_NOTE])
+                        self.notes = [*self.notes, str(header)[:LONGEST_NOTE]][:MOST_NOTES]
                     elif kind == "unreadable":
                         if int(header[0]) in numbers and len(self.unreadable) < MOST_NOTES:
                             self.unreadable[int(header[0])] = str(header[1])[:LONGEST_NOTE]
@@ -299,20 +289,10 @@ class Student:
                         return
                     else:
                         raise protocol.ProtocolError(f"{str(kind)[:20]}: {str(header)[:LONGEST_NOTE]}")
-            except LimitExceeded as error:
-                self.stop()
-                reason = str(error)
-            except TimeoutError:
-                self.stop()
-                reason = f"does not end within {self.limits['seconds_per_cell']} seconds"
-            except (EOFError, OSError) as error:
-                how = self.stop()
-                reason = f"ends the process ({how})"
+            except ENDINGS as error:
+                reason = self.ending(error, seconds)
                 if not self.server.alive:
                     raise GraderUnavailable(str(error)) from None
-            except protocol.PROTOCOL_ERRORS as error:
-                self.stop()
-                reason = f"sends nonsense ({error})" if isinstance(error, protocol.ProtocolError) else "sends nonsense"
             if self.late:
                 raise ProcessEnded(f"its cells take more than {self.limits['seconds_per_notebook']} seconds together")
             if cell is None:
@@ -331,8 +311,7 @@ class Student:
             raise GraderUnavailable(f"there is no room for its folder ({error.strerror})") from None
         self.child, self.channel = self.server.fork()
         job = {
-            "cells": self.cells, "wanted": self.wanted, "lesson": self.lesson, "not_run": self.not_run,
-            "skipped": sorted(self.ended), "core": self.server.core,
+            **self.job, "skipped": sorted(self.ended), "core": self.server.core,
             "folder": self.folder, "sandboxed": self.server.protected, "readable": self.server.readable,
             "memory": int(self.limits["memory_gib"] * 2**30), "seconds": 2 * self.limits["seconds_per_notebook"],
         }  # fmt: skip
@@ -354,8 +333,9 @@ class Student:
             raise LimitExceeded(f"makes more than {MOST_FILES} files")
         if size + deleted(self.child) > MOST_MB * 2**20:
             raise LimitExceeded(f"writes more than {MOST_MB} MB")
-        if threads(self.child) > MOST_THREADS:
-            raise LimitExceeded(f"starts more than {MOST_THREADS} threads")
+        with contextlib.suppress(OSError):  # it has ended
+            if len(os.listdir(f"/proc/{self.child}/task")) > MOST_THREADS:
+                raise LimitExceeded(f"starts more than {MOST_THREADS} threads")
 
     # --- run what they define ---
 
@@ -365,8 +345,6 @@ class Student:
         Raises:
             ProcessEnded: the process did not answer in time, or at all.
         """
-        if self.child is None:
-            raise ProcessEnded("it had ended")
         try:
             order = {"name": name, "version": version, "seed": seed, "seconds": seconds}
             self.channel.settimeout(max(min(seconds, self.last - time.monotonic()), 0.1))
@@ -375,14 +353,7 @@ class Student:
             if kind != "outcome":
                 raise protocol.ProtocolError(f"an unexpected message: {str(header)[:LONGEST_NOTE]}")
             return protocol.read_outcome(header, payload)
-        except TimeoutError:
-            self.stop()
-            why = f"it does not end within {seconds:.0f} seconds"
-            raise ProcessEnded("the time for this notebook is used up" if self.late else why) from None
-        except LimitExceeded as excess:
-            self.stop()
-            raise ProcessEnded(f"it {excess}") from None
-        except (EOFError, OSError, *protocol.PROTOCOL_ERRORS) as problem:
-            how = self.stop()
-            nonsense = isinstance(problem, protocol.PROTOCOL_ERRORS)
-            raise ProcessEnded("it sends nonsense" if nonsense else how) from problem
+        except ENDINGS as error:
+            why = f"it {self.ending(error, seconds)}"
+            late = self.late and isinstance(error, TimeoutError)
+            raise ProcessEnded("the time for this notebook is used up" if late else why) from error

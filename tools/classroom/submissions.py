@@ -7,8 +7,8 @@ file play no part. Which chapter it is, is told by the names that its code defin
 import ast
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 LARGEST = 25 * 2**20  # unfolded, JSON can take 20 times as much
 SUFFIXES = (".ipynb", ".ipynb.txt", ".ipynb.json", ".json")
@@ -19,8 +19,7 @@ class Refused(ValueError):
     """A file that is not graded; the message says why, to student and teacher."""
 
 
-@dataclass(frozen=True)
-class Cell:
+class Cell(NamedTuple):
     """One cell: its number as people count, from 1; "code" or another type; its text."""
 
     number: int
@@ -32,8 +31,7 @@ class Cell:
         return f'cell {self.number} ("{first[:60]}")'
 
 
-@dataclass(frozen=True)
-class Submission:
+class Submission(NamedTuple):
     """What a student handed in: the paths of notebooks, and the names of all other files."""
 
     notebooks: list
@@ -146,13 +144,12 @@ def prepare(cells, names, transform, report):
         problems[cell] = problem(cell.text, transform)
         if not problems[cell] and re.match(r"\s*\n[ \t]+\S|[ \t]+\S", cell.text):  # IPython would move it to the left
             problems[cell] = "it begins indented, as if cut off from a cell above"
-        if cell.kind == "code":
-            code.append(cell)
-        elif problems[cell] is None:
-            report("note", f"C{str(cell)[1:]} is a {cell.kind} cell; it was run as code.")
-            code.append(cell)
-        else:
+        if cell.kind != "code" and problems[cell]:
             report("unreadable", (cell.number, f"it is a {cell.kind} cell, so its code does not run"))
+            continue
+        if cell.kind != "code":
+            report("note", f"C{str(cell)[1:]} is a {cell.kind} cell; it was run as code.")
+        code.append(cell)
     index = 0
     while index < len(code):
         cell = code[index]

@@ -205,7 +205,7 @@ def test_a_flood_of_messages_is_cut(graded):
     assert max(map(len, result.notes + result.troubles)) < 500
     told = notebook(["import torch", LONG, "def linear_scores(x):\n  pass"])
     result = graded(told)
-    assert len(json.dumps(result.as_dict())) < 5000 and "word" in result.verdicts["02.1"][1]
+    assert len(json.dumps(vars(result))) < 5000 and "word" in result.verdicts["02.1"][1]
 
 
 @can_grade
@@ -402,7 +402,7 @@ class Worker:
 
     def submit(self, work, path):
         job = grading_tool.Future()
-        self.running[job] = Path(path).name
+        self.running[job] = path.name
         return job
 
     def wait(self, running, return_when):
@@ -474,8 +474,8 @@ def test_what_is_out_of_order_is_tried_again_and_not_written_down(tmp_path, monk
         monkeypatch.setattr(grading_tool, name, value)
     monkeypatch.setattr(grading_tool, "WORKER", {"course": COURSE, "protected": True, "server": None})
     monkeypatch.setattr(grading_tool.time, "sleep", lambda seconds: None)
-    assert grading_tool.grade_in_worker("a.ipynb")["refused"] == ""
-    result = grading_tool.grade_in_worker("a.ipynb")
+    assert grading_tool.grade_in_worker(Path("a.ipynb"))["refused"] == ""
+    result = grading_tool.grade_in_worker(Path("a.ipynb"))
     assert "it could not be run: full. Grade again; if it stays" in result["refused"]
     journal = grading_tool.Journal(tmp_path / "journal")
     journal.add("key", result)
