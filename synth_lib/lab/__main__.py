@@ -93,6 +93,9 @@ def main(arguments=None):
         return 2
     try:
         return {"train": _train, "suite": _suite, "probes": _probes, "bench": _bench}[command](options)
+    except KeyboardInterrupt:
+        print("stopped")
+        return 130
     except (corpora.CorpusError, OSError, TypeError, ValueError) as problem:
         commands[command].error(str(problem))
 
@@ -163,6 +166,8 @@ def _train(chosen):
         if name in chosen and 2.0 not in rates:
             raise ValueError(f"--{name} is for scores with a learned table, which {options['score']} has not")
     folder = Path(options["folder"])
+    if options["sample"]:
+        check_whole_number("sample", options["sample"])
     tokenizer, splits = corpora.shakespeare(options["tokens"], options["vocab"], options["corpus"])
     try:
         model, record = train_language_model(
@@ -206,7 +211,7 @@ def _suite(options):
     failed = sum(run["status"] == "failed" for run in record["runs"])
     errors, missing = record["errors"], record["missing"]
     print(f"{len(record['runs'])} runs in {out}, {failed} of them failed; {len(errors)} errors, {len(missing)} missing")
-    return 1 if errors else 0
+    return 1 if errors or failed else 0
 
 
 def _probes(options):

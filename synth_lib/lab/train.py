@@ -126,7 +126,7 @@ def train(
         read_every_step = run.device.type == "cpu"
     bar = tqdm(total=settings.steps, initial=run.step, disable=not progress, unit="step")
     with bar, _interrupt_after_the_step() as interrupted:
-        if run.step == 0:
+        if run.step == 0 and not resume:
             run.evaluate()
             run.save()  # claims the folder, and a folder that cannot be written is reported before the work
         while run.step < settings.steps:
@@ -157,11 +157,13 @@ def parameter_groups(model, learning_rate, weight_decay, r_learning_rate_factor=
       rate. Adam moves a number by about the learning rate a step, however small its gradient. R is a table of
       logits that starts near 0 and must move by several units before its map differs from uniform.
     """
-    found = {"matrices": [], "vectors": [], "R": []}
+    groups = {"matrices": [], "vectors": [], "R": []}
     seen = set()  # a tied parameter belongs to one group
     tables = {id(table) for table in table_parameters(model).values()}
     for module in model.modules():
-        for name, parameter in module.named_parameters(recurse=False):
+        held = getattr(module, "parametrizations", {})  # by their own names, before the module that holds them comes
+        own = [(name, parameter) for name in held for parameter in held[name].parameters()]
+        for name, parameter in [*module.named_parameters(recurse=False), *own]:
             if id(parameter) in tables:
                 group = "R"
             elif parameter.ndim < 2 or "bias" in name or isinstance(module, nn.Embedding):
@@ -169,7 +171,7 @@ def parameter_groups(model, learning_rate, weight_decay, r_learning_rate_factor=
             else:
                 group = "matrices"
             if id(parameter) not in seen:
-                found[group].append(parameter)
+                groups[group].append(parameter)
             seen.add(id(parameter))
     rate = {"R": learning_rate * r_learning_rate_factor}
     decay = {"matrices": weight_decay, "R": r_weight_decay}
@@ -180,7 +182,7 @@ def parameter_groups(model, learning_rate, weight_decay, r_learning_rate_factor=
             "lr": rate.get(name, learning_rate),
             "weight_decay": decay.get(name, 0.0),
         }
-        for name, parameters in found.items()
+        for name, parameters in groups.items()
         if parameters
     ]
 
@@ -190,6 +192,9 @@ def table_parameters(model):
     tables = {}
     for prefix, module in model.named_modules():
         for table in getattr(module, "tables", ()):
+            if not hasattr(module, table):
+                names = f"tables = {module.tables!r}"
+                raise ValueError(f"{type(module).__name__} has no parameter {table!r}, which its {names} names")
             its_name = re.compile(rf"(parametrizations\.)?{table}(_orig|_g|_v|\..*)?")
             for name, parameter in module.named_parameters():
                 if its_name.fullmatch(name):
@@ -390,7 +395,10 @@ def choose_device(name="auto"):
     usable = [kind for kind, is_there in there.items() if is_there]
     if name != "auto" and str(name).split(":")[0] not in usable:
         raise ValueError(f"device must be auto or {' or '.join(usable)} on this machine, not {str(name)!r}")
-    return torch.device(usable[0] if name == "auto" else name)
+    try:
+        return torch.device(usable[0] if name == "auto" else name)
+    except RuntimeError:
+        raise ValueError(f"device is {str(name)!r}, but must be a name such as {usable[0]!r}") from None
 
 
 def write_whole(path, write):

@@ -123,6 +123,7 @@ def test_a_failed_run_and_an_error_do_not_end_the_suite(tmp_path, forked, monkey
     assert record["missing"] == [title(impossible)]
     assert "head = 7 does not divide" in record["errors"][title(impossible)]
     assert read_record(out)[1] == record["runs"]
+    assert main(["suite", "tiny", "--out", str(out), "--device", "cpu"]) == 1  # one run of the record has failed
     runs[1] = suites.experiment("language model", "Dense", model={"head": 8})  # mended: only this one is done
     again = run_some(runs, out, monkeypatch)
     assert again["missing"] == [] and again["errors"] == {} and again["runs"][0] == failed

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from synth_lib.lab import __main__ as command_line
 from synth_lib.lab import train as training
@@ -91,6 +92,27 @@ def test_groups_follow_the_names(score):
     if "R" in groups:
         assert groups["R"]["weight_decay"] == 0 and groups["R"]["lr"] == pytest.approx(1e-2)
     assert ("R" in groups) == (score not in ("dot_product", "dense", "fixed_random", "factorized_dense"))
+
+
+def test_a_parametrized_parameter_stays_in_its_group():
+    """The name of what a parametrization holds is "original"."""
+    model, _ = groups_of("dense")
+    parametrize.register_parametrization(model.blocks[0].attention.score, "bias", nn.Identity())
+    parametrize.register_parametrization(model.token, "weight", nn.Identity())
+    parametrize.register_parametrization(model.blocks[0].attention.value, "weight", nn.Identity())
+    groups = {group["name"]: set(map(id, group["params"])) for group in parameter_groups(model, 1e-3, 0.1)}
+    for module, name in ((model.blocks[0].attention.score, "bias"), (model.token, "weight")):
+        assert id(module.parametrizations[name].original) in groups["vectors"]
+    assert id(model.blocks[0].attention.value.parametrizations.weight.original) in groups["matrices"]
+    assert sum(map(len, groups.values())) == len(list(model.parameters()))
+
+
+@pytest.mark.parametrize("tables", [("typo",), "diagonals"])
+def test_a_table_that_does_not_exist_is_refused(tables):
+    model, _ = groups_of("random")
+    model.blocks[0].attention.score.tables = tables
+    with pytest.raises(ValueError, match="Random has no parameter .*, which its tables = .* names"):
+        parameter_groups(model, 1e-3, 0.1)
 
 
 @pytest.mark.parametrize("clip", [1e9, 0.01])
@@ -415,6 +437,8 @@ def test_help_says_every_option_and_its_default(capsys):
         (["--score", "dense", "--r_weight_decay", "0.1"], "--r_weight_decay is for scores with a learned table"),
         (["--r_learning_rate_factor", "3"], "--r_learning_rate_factor is for scores with a learned table"),
         (["--corpus", "bible"], "corpus must be"),
+        (["--sample", "-1"], "sample is -1"),
+        (["--device", "cpu:x"], "device is 'cpu:x', but must be a name such as"),
     ],
 )
 def test_the_command_line_refuses_in_one_sentence(tmp_path, capsys, arguments, message):
@@ -438,6 +462,44 @@ def test_a_failed_run_is_exit_status_1(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(command_line, "train_language_model", breaks)
     assert main(["train", "--folder", str(tmp_path)]) == 1
     assert "failed: the loss is nan at step 3" in capsys.readouterr().out
+
+
+def test_ctrl_c_outside_of_the_training_is_exit_status_130(tmp_path, capsys, monkeypatch):
+    def interrupt(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LanguageModel, "generate", interrupt)
+    few_steps = "--steps 2 --batch 2 --d_model 8 --head 2 --layer 1 --max_length 8 --windows 2 --quiet --device cpu"
+    assert main(["train", "--folder", str(tmp_path), "--sample", "5", *few_steps.split()]) == 130
+    assert capsys.readouterr().out.endswith("stopped\n")
+
+
+def test_a_run_that_was_killed_before_its_first_step_has_step_0_once(tmp_path):
+    class Killed(BaseException):
+        pass
+
+    def killed(model, *batch):
+        if model.training:
+            raise Killed
+        return next_token_loss(model, *batch)
+
+    with pytest.raises(Killed):
+        train_in(tmp_path, loss=killed)
+    record = train_in(tmp_path, resume=True)
+    assert [point["step"] for point in record["curve"]] == [0, 2]
+
+
+def inputs(generator):
+    return torch.randint(11, (2, 8), generator=generator)
+
+
+def train_in(folder, **options):
+    torch.manual_seed(0)
+    batches = [(inputs(torch.Generator().manual_seed(0)),) * 2]
+    return training.train(
+        LanguageModel(11, 8, 2, 1, 8), lambda generator, step: (inputs(generator),) * 2, batches,
+        Settings(steps=2, batch=2), config={}, device="cpu", folder=folder, progress=False, **options,
+    )  # fmt: skip
 
 
 def test_a_gradient_that_is_not_finite_never_reaches_the_parameters(tmp_path):
