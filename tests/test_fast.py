@@ -69,7 +69,7 @@ def kernels(score, mask=None):
         names.append("one map")
     if parts <= {"dot_product", "dense", "factorized_random"}:
         names.append("sdpa")
-    return [*names, "flex"]
+    return [*names, "flex"] if make_score(score, D_MODEL, HEAD, 8).folds_into else names
 
 
 def by_kernel(layer, x, mask, kernel):

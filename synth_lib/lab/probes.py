@@ -249,7 +249,7 @@ def distance_to(wanted, score, *, starts=4, steps=150, seed=0, **options):
         torch.manual_seed(seed)
         tokens = torch.randn(1, length, starts * d_head)
         score = make_score(score, starts * d_head, starts, length, **options)
-    peak = 0.04 if score.reads_tokens else 0.15
+    peak = 0.15 if score.tables else 0.04
     adam = torch.optim.Adam(score.parameters(), betas=(0.9, 0.95))
     for step in range(steps):
         adam.param_groups[0]["lr"] = peak * schedule(step, steps // 20, steps)

@@ -48,7 +48,7 @@ class Settings:
     learning_rate: float = _setting(1e-3, "the highest learning rate, for all but the tables of r_learning_rate_factor")
     final_learning_rate: float = _setting(0.1, "where the cosine after the warm-up ends, a share of the highest rate")
     r_learning_rate_factor: float = _setting(
-        10.0, "the learned tables of random and factorized_random learn this many times faster"
+        10.0, "tables of scores, as random and factorized_random have, learn this many times faster"
     )
     beta1: float = _setting(0.9, "AdamW's decay of its mean of gradients")
     beta2: float = _setting(0.95, "AdamW's decay of its mean of squared gradients")

@@ -78,9 +78,13 @@ def test_every_parameter_is_in_one_group(score):
 def test_groups_follow_the_names(score):
     model, groups = groups_of(score)
     group_of = {id(parameter): name for name, group in groups.items() for parameter in group["params"]}
+    tables = {table for module in model.modules() for table in getattr(module, "tables", ())}
+    known = {"random": {"R"}, "fixed_random": {"R"}, "factorized_random": {"R1", "R2"}, "random + dense": {"R"}}
+    known |= {name: set() for name in ("dot_product", "dense", "factorized_dense")}
+    assert tables == known.get(score, tables)
     for name, parameter in model.named_parameters():
         last = name.split(".")[-1]
-        if last in ("R", "R1", "R2"):
+        if last in tables:
             expected = "R"
         elif last.startswith("bias") or last == "logits" or "norm" in name or name in EMBEDDINGS:
             expected = "vectors"
@@ -91,7 +95,7 @@ def test_groups_follow_the_names(score):
     assert groups["matrices"]["lr"] == groups["vectors"]["lr"] == 1e-3
     if "R" in groups:
         assert groups["R"]["weight_decay"] == 0 and groups["R"]["lr"] == pytest.approx(1e-2)
-    assert ("R" in groups) == (score not in ("dot_product", "dense", "fixed_random", "factorized_dense"))
+    assert ("R" in groups) == any(name.split(".")[-1] in tables for name, _ in model.named_parameters())
 
 
 def test_a_parametrized_parameter_stays_in_its_group():

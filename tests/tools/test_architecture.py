@@ -70,10 +70,13 @@ def test_what_was_added_passes(repository):
     """One run of all, since each loads torch; each S compiles in seconds, and those of the library do it elsewhere."""
     assert run(repository, "tools/build_notebooks.py", "14_offsets") == "14_offsets: built\n"
     tests = [f"tests/{name}" for name in ("test_scores.py", "test_attention.py", "text/test_corpora.py", "notebooks")]
-    tests += ["tests/tools/test_readme.py", "tests/tools/test_merge_notebooks.py"]
-    chosen = "toeplitz and not compiles or names_are_the_tested or readme_gives or chapter_14"
+    tests += [f"tests/{name}" for name in ("test_fast.py", "test_cache.py", "lab/test_bench.py", "lab/test_train.py")]
+    tests += ["tests/tools/test_readme.py", "tests/tools/test_merge_notebooks.py", "tests/test_imports.py"]
+    chosen = "toeplitz and not compiles or names_are_the_tested or readme_gives or chapter_14 or is_small"
     passed = run(repository, "-m", "pytest", "-v", "-p", "no:cacheprovider", *tests, "-k", chosen)
-    least = {"toeplitz": 20, "names_are_the_tested": 1, "readme_gives_the_checksums": 1, "chapter_14": 10}
+    assert run(repository, "-m", "ruff", "check", ".") == "All checks passed!\n"
+    least = {"is_small": 1, "toeplitz": 20, "chapter_14": 10}
+    least |= {"names_are_the_tested": 1, "readme_gives_the_checksums": 1}
     assert all(len(re.findall(rf"{name}.* PASSED", passed)) >= count for name, count in least.items()), passed
 
 
