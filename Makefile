@@ -20,7 +20,7 @@ help:
 	@echo "make bench      time each attention score on this machine"
 	@echo "make assignment write the folder that students get (CHAPTERS=\"02 03\" OUT=folder)"
 	@echo "make grade      grade what they hand in (SUBMISSIONS=folder OUT=grades.csv)"
-	@echo "make fuzz       damage a solved notebook 1,000 times and grade each"
+	@echo "make fuzz       damage solved notebooks 1,000 times and grade each"
 	@echo "make clean      remove .venv and every cache"
 
 lab: $(STAMP)
