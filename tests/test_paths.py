@@ -12,10 +12,10 @@ from synth_lib.lab.bench import forms
 from synth_lib.lab.train import parameter_groups, table_parameters
 from synth_lib.models import LanguageModel
 from synth_lib.scores import SCORES, Dense, DotProduct, Mixture, Random, Score, make_score
-from tests.helpers.properties import ALL, refuses
+from tests.helpers.properties import SINGLE, refuses
 
 BATCH, HEAD, D_MODEL, LENGTH = 2, 2, 10, 260  # long enough for each kernel that a CPU has
-SCORES_HERE = [*ALL, "dense + dot_product", "random + factorized_random"]
+SCORES_HERE = [*SINGLE, "random + dot_product", "dense + dot_product", "random + factorized_random"]
 
 
 def zeros(module, inputs, scores):
@@ -324,12 +324,12 @@ def test_a_pruned_table_of_positions_is_read_anew_each_time():
     torch.testing.assert_close(model.position(torch.arange(8)), model.position.weight_orig * model.position.weight_mask)
 
 
-@pytest.mark.parametrize("score", ["dot_product", "dense", "random", "random + dense"])
+@pytest.mark.parametrize("score", ["dot_product", "dense"])
 def test_a_causal_model_compiles_for_another_length_too(score):
     torch._dynamo.reset()
     model = LanguageModel(11, 16, 2, 1, 300, score)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    for length in (8, 9, 280, 290):
+    for length in (8, 9, 280):
         tokens = torch.randint(11, (2, length))
         torch.testing.assert_close(compiled(tokens), model(tokens), rtol=1e-4, atol=1e-4)
 
