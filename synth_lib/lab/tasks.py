@@ -15,7 +15,7 @@ from synth_lib.lab.suites import WITH_MAPS, settings_of
 from synth_lib.lab.train import autocast_on, evaluating, mean_loss, next_token_loss, train
 from synth_lib.models import Classifier, EncoderDecoder, LanguageModel
 from synth_lib.text import corpora, grammar
-from synth_lib.text.baselines import ngram_loss
+from synth_lib.text.baselines import bleu, copy_nearest, ngram_loss
 
 
 @cache
@@ -24,6 +24,7 @@ def make_task(name, device, **options):
 
     A task has what `train` needs: build(**sizes) -> a model, batches(size) -> a get_batch, loss, unit, count, and
     the batches of the splits valid and test. measure(model) -> what a trained model reaches, a dictionary.
+    baseline(name) -> the same of what needs no attention, where a task has one.
     record_maps(model) -> (histograms, small maps) of its attention weights; None where a task has none.
     """
     if name == "language model":
@@ -74,9 +75,9 @@ class LanguageModelTask:
         losses = {self.length // n: mean_loss(model, self.loss, self.cut("valid", n)) for n in (1, 2, 4, 8)}
         return {"loss_at_length": {str(length): round(loss, 5) for length, loss in losses.items()}}
 
-    def count_ngrams(self, order):
-        """The losses of an n-gram model of the training text on the windows that a model is measured on."""
-        losses = {}
+    def baseline(self, name):
+        """The losses of an n-gram model, "3-gram", of the training text on the windows that a model is measured on."""
+        order, losses = int(name.removesuffix("-gram")), {}
         for name, split in (("loss", "valid"), ("test_loss", "test")):
             windows = [part.cpu() for part in self.windows[split]]
             losses[name] = round(ngram_loss(self.text.cpu(), *windows, order, self.tokenizer.vocab), 5)
@@ -146,15 +147,21 @@ class TranslationTask(_Padded):
         return [text_of[row] for row in range(len(text_of))]
 
     def measure(self, model):
-        from synth_lib.text.baselines import bleu  # it loads scikit-learn, which takes seconds
+        return self.rate(lambda split: self.translations(model, split))
 
-        texts, references = self.translations(model, "test"), [target for _, target in self.texts["test"]]
+    def baseline(self, name):
+        """The baseline "copy nearest": each test text gets the translation of the nearest training text."""
+        return self.rate(lambda split: copy_nearest(self.texts["train"], [source for source, _ in self.texts[split]]))
+
+    def rate(self, translate):
+        """The metrics of what translate(split) writes for the texts of a split; it is asked for test texts alone."""
+        texts, references = translate("test"), [target for _, target in self.texts["test"]]
         score, signature = bleu(texts, references)
         right = mean(one == other for one, other in zip(texts, references, strict=True))
         metrics = {"bleu": round(score, 2), "bleu_signature": signature, "exact_match": round(right, 4)}
         if self.sentences:
             metrics["phenomena"] = grammar.score(self.sentences["test"], texts)
-            metrics["unseen"] = grammar.score(self.sentences["unseen"], self.translations(model, "unseen"))["all"]
+            metrics["unseen"] = grammar.score(self.sentences["unseen"], translate("unseen"))["all"]
         return metrics
 
     def record_maps(self, model):
@@ -282,7 +289,7 @@ def run_experiment(run, task_settings, device):
     """Do one run -> what is recorded of it, a dictionary that JSON can hold: the run itself, and its results.
 
     A loss that is not finite makes it a failed run; what is recorded then is the problem. A tuning run is measured on
-    validation texts alone. The variant "3-gram" counts instead of training.
+    validation texts alone. A baseline is not trained: the task knows it by the name of its variant.
     """
     sizes, settings = settings_of(run, task_settings)
     options = task_settings["data"]
@@ -290,8 +297,8 @@ def run_experiment(run, task_settings, device):
         options = options | {"length": sizes["max_length"]}
     task = make_task(run["task"], device, **options)
     started = time.perf_counter()
-    if run["variant"].endswith("-gram"):
-        metrics = task.count_ngrams(int(run["variant"].removesuffix("-gram")))
+    if run["question"] == "baseline":
+        metrics = task.baseline(run["variant"])
         seconds = round(time.perf_counter() - started, 2)
         return run | {"status": "finished", "unit": task.unit, "metrics": metrics, "seconds": seconds}
     if device.type == "cuda":

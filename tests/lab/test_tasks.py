@@ -1,5 +1,6 @@
 """The tasks of chapter 13 against loops by hand, and against models that know some answers by heart."""
 
+import json
 from collections import Counter
 
 import pytest
@@ -11,7 +12,8 @@ from synth_lib.lab import tasks
 from synth_lib.lab.suites import experiment
 from synth_lib.lab.tasks import Examples, make_task, run_experiment
 from synth_lib.lab.train import Settings, mean_loss, train
-from synth_lib.text import corpora
+from synth_lib.text import corpora, grammar
+from synth_lib.text.baselines import bleu, copy_nearest
 
 CPU = torch.device("cpu")
 GRAMMAR = {"train": 80, "valid": 30, "test": 40, "unseen": 10}
@@ -158,6 +160,22 @@ def test_a_translator_is_measured_on_the_test_texts_in_their_order(translation):
     assert found["phenomena"]["all"] == (40, 40) and found["unseen"] == (10, 10)
     found = translation.measure(Translator(translation, [texts["train"], texts["valid"], texts["test"][7:17]]))
     assert found["exact_match"] == 10 / 40 and found["bleu"] < 60
+
+
+def test_the_baseline_of_a_translation_copies_from_training_texts_alone(translation):
+    """It is measured as a model is, on the same texts."""
+    run = experiment("translation, grammar", "copy nearest", question="baseline")
+    settings = {"data": GRAMMAR, "model": SMALL | {"max_length": 15}, "settings": {"steps": 1}}
+    result = run_experiment(run, settings, CPU)
+    assert run.items() <= result.items() and result["status"] == "finished" and json.dumps(result)
+    sentences, texts = translation.sentences, translation.texts
+    copies = {
+        split: copy_nearest(texts["train"], [one.english for one in sentences[split]]) for split in ("test", "unseen")
+    }
+    found, references = result["metrics"], [one.german for one in sentences["test"]]
+    assert found["bleu"] == pytest.approx(bleu(copies["test"], references)[0], abs=0.006)
+    assert found["phenomena"] == grammar.score(sentences["test"], copies["test"]) and found["exact_match"] == 0
+    assert found["unseen"] == (0, 10) and found.keys() == translation.measure(Translator(translation, [])).keys()
 
 
 class Reader:

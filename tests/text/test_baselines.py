@@ -28,6 +28,32 @@ def test_rare_words_count_the_more():
     assert copy_nearest(train, ["the cat"]) == ["2"]
 
 
+def test_copying_against_loops():
+    """TF-IDF by hand, of words and word pairs, and every cosine by itself."""
+    splits = sentences(train=60, valid=1, test=20, unseen=1)
+    train = [(one.english, one.german) for one in splits["train"]]
+
+    def counts(text):
+        words = text.lower().split()  # the grammar puts a space before each mark
+        return Counter([*words, *zip(words, words[1:], strict=False)])
+
+    documents = Counter(term for source, _ in train for term in counts(source))
+
+    def vector(text):
+        found = {
+            term: (1 + math.log(count)) * (1 + math.log((1 + len(train)) / (1 + documents[term])))
+            for term, count in counts(text).items() if term in documents
+        }  # fmt: skip
+        norm = math.sqrt(sum(weight**2 for weight in found.values()))
+        return {term: weight / norm for term, weight in found.items()}
+
+    known = [vector(source) for source, _ in train]
+    for one in splits["test"]:
+        query = vector(one.english)
+        cosines = [sum(weight * other.get(term, 0) for term, weight in query.items()) for other in known]
+        assert copy_nearest(train, [one.english]) == [train[cosines.index(max(cosines))][1]]
+
+
 def test_bleu_is_that_of_sacrebleu():
     assert bleu(["the cat sat on the mat"], ["the cat sat on the mat"])[0] == pytest.approx(100)
     # By hand: 5 of 6, 3 of 5, 2 of 4 and 1 of 3 n-grams are right, at equal length.
