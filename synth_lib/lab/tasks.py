@@ -3,6 +3,7 @@
 Read top-down: the three kinds of tasks, padded examples and their batches, what is recorded of maps, one run.
 """
 
+import math
 import time
 from functools import cache, lru_cache, partial
 from statistics import mean
@@ -15,7 +16,7 @@ from synth_lib.lab.suites import WITH_MAPS, settings_of
 from synth_lib.lab.train import autocast_on, evaluating, mean_loss, next_token_loss, train
 from synth_lib.models import Classifier, EncoderDecoder, LanguageModel
 from synth_lib.text import corpora, grammar
-from synth_lib.text.baselines import bleu, copy_nearest, ngram_loss
+from synth_lib.text.baselines import bleu, copy_nearest, ngram_loss, rouge_l
 
 
 @cache
@@ -26,11 +27,14 @@ def make_task(name, device, **options):
     the batches of the splits valid and test. measure(model) -> what a trained model reaches, a dictionary.
     baseline(name) -> the same of what needs no attention, where a task has one.
     record_maps(model) -> (histograms, small maps) of its attention weights; None where a task has none.
+    samples(model) -> a few of its texts, where a task has them.
     """
     if name == "language model":
         return LanguageModelTask(device, **options)
     if name.startswith("translation"):
         return TranslationTask(device, **options)
+    if name == "dialogue":
+        return DialogueTask(device, **options)
     return ClassificationTask(device, pairs=name == "sentence pairs", **options)
 
 
@@ -111,11 +115,16 @@ class TranslationTask(_Padded):
 
     def __init__(self, device, language="grammar", **options):
         self.sentences = grammar.sentences(**options) if language == "grammar" else None
-        corpus = grammar.grammar_corpus(self.sentences) if self.sentences else corpora.translation(language, **options)
-        self.tokenizer, self.texts = corpus.tokenizer, corpus.texts
-        self._make_splits({split: self._examples(pairs, device) for split, pairs in corpus.splits.items()})
+        self._take(
+            grammar.grammar_corpus(self.sentences) if self.sentences else corpora.translation(language, **options),
+            device,
+        )
         if not self.sentences:
             self.record_maps = None
+
+    def _take(self, corpus, device):
+        self.tokenizer, self.texts = corpus.tokenizer, corpus.texts
+        self._make_splits({split: self._examples(pairs, device) for split, pairs in corpus.splits.items()})
 
     def _examples(self, pairs, device):
         source, source_lengths, inputs, targets = corpora.translation_batch(pairs, self.tokenizer)
@@ -177,6 +186,39 @@ class TranslationTask(_Padded):
         }
         names = {"source": self.tokenizer.names(source[0]), "target": self.tokenizer.names(inputs[0])}
         return histograms, names | {where: as_permille(layers[-1][:1]) for where, layers in maps.items()}
+
+
+class DialogueTask(TranslationTask):
+    """From two personas and the last turns to the next turn. options: as for `corpora.replies`."""
+
+    record_maps, shown = None, 4
+
+    def __init__(self, device, **options):
+        self._take(corpora.replies(**options), device)
+
+    def measure(self, model):
+        """Perplexity is that of a token of the replies, their ends among them."""
+        return {"perplexity": round(math.exp(mean_loss(model, self.loss, self.test, self.count)), 3)} | self.rate(
+            lambda split: self.translations(model, split)
+        )
+
+    def rate(self, write):
+        texts, references = write("test"), [reply for _, reply in self.texts["test"]]
+        (four, signature), (one, _) = (bleu(texts, references, order) for order in (4, 1))
+        scores = {"bleu_1": one, "bleu_4": four, "rouge_l": rouge_l(texts, references)}
+        return {name: round(score, 2) for name, score in scores.items()} | {"bleu_signature": signature}
+
+    def samples(self, model):
+        """What it writes for a few test texts: [{"context": ..., "reference": ..., "written": ...}, ...]."""
+        rows = torch.arange(self.shown) * len(self.texts["test"]) // self.shown
+        source, lengths, _, _ = self.splits["test"].batch(rows)
+        ends = {"start": self.tokenizer.start, "end": self.tokenizer.end, "count": model.max_length}
+        written = map(self.tokenizer.decode, model.translate(source, lengths, **ends))
+        pairs = [self.texts["test"][row] for row in rows.tolist()]
+        return [
+            {"context": context.split("\n"), "reference": reply, "written": text}
+            for (context, reply), text in zip(pairs, written, strict=True)
+        ]
 
 
 class ClassificationTask(_Padded):
@@ -346,6 +388,8 @@ def run_experiment(run, task_settings, device):
         "mixture_weights": [_rounded(score.weights) for score in scores if hasattr(score, "weights")],
         "peak_megabytes": peak and round(peak, 1),
     }
+    if first and hasattr(task, "samples"):
+        result["samples"] = measured(task.samples)
     if with_maps:
         result["histograms"], result["maps"] = measured(task.record_maps)
     return result | {
