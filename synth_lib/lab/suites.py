@@ -103,6 +103,19 @@ GRAMMAR = {
     },
 }  # fmt: skip
 
+# Everyday sentences, about 10 minutes a run of one core: a vocabulary that keeps the last product small, and small
+# batches, since steps count for more than sentences a step at this length. No sentence is too long for the model.
+TATOEBA = {
+    "translation, tatoeba": {
+        "data": {"language": "tatoeba", "vocab": 2000},
+        "model": {"d_model": 128, "head": 4, "layer": 2, "max_length": 43, "dropout": 0.1},
+        "settings": {
+            "steps": 4500, "batch": 64, "warmup": 225, "learning_rate": 1e-3, "final_learning_rate": 0.01,
+            "evaluate_every": 225, "precision": "float32",
+        },
+    },
+}  # fmt: skip
+
 COST = {
     "language model": {
         "data": {"tokens": "characters", "windows": 16},
@@ -202,14 +215,31 @@ def nanogpt():
 def grammar():
     task = "translation, grammar"
     groups = [MAIN, [variant for variant in [*VARIANTS, WIDER] if variant not in MAIN]]
-    description = "the grammar, long enough to settle, equally tuned, beside copying: 5 hours on one core, in whose "
-    description += "first 2 Vanilla, Dense and Random get whole"
+    description = "the grammar, long enough to settle, equally tuned, beside copying: 5 hours on one core; "
+    description += "Vanilla, Dense and Random are whole after 2"
     return Suite(description, GRAMMAR, [experiment(task, COPY, question="baseline")], _in_groups(GRAMMAR, groups))
+
+
+def tatoeba():
+    task = "translation, tatoeba"
+    some = ("Factorized Random", "Random + Vanilla")
+    groups = [MAIN, some, [variant for variant in VARIANTS if variant not in (*MAIN, *some)]]
+    *stages, choice = _in_groups(TATOEBA, groups)
+
+    def cross(recorded):
+        """Random with a random S of the cross-attention too, else as the final runs of Random: not tuned again."""
+        finals = [run for run in stages[2](recorded) if run["variant"] == "Random" and run["seed"] <= 3]
+        return [run | {"question": "cross-attention", "model": {"cross_score": "random"}} for run in finals]
+
+    description = "everyday sentences into German, equally tuned, beside copying; last synthesized cross-attention: 9 "
+    description += "hours on one core; Vanilla, Dense and Random are whole after 3"
+    baseline = [experiment(task, COPY, question="baseline")]
+    return Suite(description, TATOEBA, baseline, (*stages, cross, choice))
 
 
 SUITES = {
     "tiny": tiny, "laptop": laptop, "smoke": smoke, "cost": cost, "gpu": gpu, "gpu-why": gpu_why, "long": long,
-    "nanogpt": nanogpt, "grammar": grammar,
+    "nanogpt": nanogpt, "grammar": grammar, "tatoeba": tatoeba,
 }  # fmt: skip
 
 

@@ -166,6 +166,23 @@ def test_the_grammar_has_its_main_variants_whole_before_the_others_begin():
     assert {(sizes["d_model"], sizes["score"]) for sizes in wider} == {(100, "dot_product")}
 
 
+def test_tatoeba_goes_on_from_three_variants_to_all_and_then_to_the_cross_attention():
+    chosen, stages = suite("tatoeba"), stages_of("tatoeba")
+    *tuned_runs, cross, choice = stages
+    finals = tuned_runs[2::3]
+    assert [{run["question"] for run in runs} for runs in finals] == [{"final"}] * 3
+    groups = [list(dict.fromkeys(run["variant"] for run in runs)) for runs in finals]
+    assert groups[0] == ["Vanilla", "Dense", "Random"] and groups[1] == ["Factorized Random", "Random + Vanilla"]
+    assert sorted(sum(groups, [])) == sorted(VARIANTS)
+    assert list(map(len, stages)) == [9, 3, 15, 6, 6, 6, 12, 3, 12, 3, 6]
+    random_finals = [run for run in finals[0] if run["variant"] == "Random"][:3]
+    expected = [run | {"question": "cross-attention", "model": {"cross_score": "random"}} for run in random_finals]
+    assert cross == expected and {run["question"] for run in choice} == {"choice"}
+    assert chosen.stages[-2]([]) == []  # without a record it waits
+    sizes, _ = settings_of(cross[0], suites.TATOEBA[cross[0]["task"]])
+    assert sizes["cross_score"] == sizes["score"] == "random"
+
+
 @pytest.fixture
 def at_once(monkeypatch):
     """The suite "tuned", whose runs take no time: a list of their titles."""
