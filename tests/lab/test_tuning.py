@@ -183,6 +183,15 @@ def test_tatoeba_goes_on_from_three_variants_to_all_and_then_to_the_cross_attent
     assert sizes["cross_score"] == sizes["score"] == "random"
 
 
+def test_the_dialogues_have_three_variants_and_then_their_mixtures():
+    stages = stages_of("dialogue")
+    assert list(map(len, stages)) == [9, 3, 15, 6, 3, 6, 6]
+    assert {run["variant"] for run in stages[2]} == {"Vanilla", "Dense", "Random"}
+    assert {run["variant"] for run in stages[5]} == {"Random + Vanilla", "Dense + Vanilla"}
+    task = suites.DIALOGUE["dialogue"]
+    assert task["data"]["max_length"] == task["model"]["max_length"]
+
+
 @pytest.fixture
 def at_once(monkeypatch):
     """The suite "tuned", whose runs take no time: a list of their titles."""
