@@ -9,7 +9,8 @@
 # - **Level:** easy.
 #
 # The page is made of text and code. Click on a code cell and press **Shift+Enter**: it runs, and its output appears
-# below it. The first one is folded: it is the set-up, run it in every chapter; you need not read it.
+# below it. The first one is folded: it is the set-up, run it in every chapter; you need not read it. Should a cell
+# fail, [Does everything work?](#Does-everything-work?) finds out what is missing.
 
 # %% [markdown]
 # ## The one idea
@@ -642,9 +643,9 @@ check("00.2", weighted_sum_by_heads)
 # %% [markdown]
 # ### Stretch 00.3: an input that hides the trap
 #
-# *15 minutes, medium.* Why does the trap live so long in real code? Because somebody tried it on one input, and it gave
-# the right numbers. Build such an input: features for which the trap, `features.reshape(batch, head, length, d_head)`,
-# gives exactly what `split_heads` must give. But no cheap one: every sentence holds at least two different numbers.
+# *15 minutes, medium.* Somebody tries the trap on one input, gets the right numbers, and keeps it for years. Build such
+# an input: features for which the trap, `features.reshape(batch, head, length, d_head)`, gives exactly what
+# `split_heads` must give. But no cheap one: every sentence holds at least two different numbers.
 #
 # The check tries several sizes, and judges these two properties and the shape. There are many right answers. When yours
 # is right, ask: how many *different* numbers can one sentence hold and still hide the trap?
@@ -796,7 +797,7 @@ print("turned", reduce(turned, "query key -> query", "sum"))
 # %%
 vocabulary = "cat dog hat mat ran rat sat saw".split()
 places = 5
-questions = [f"word {place}?" for place in range(places)]
+questions = [f"{place}?" for place in range(places)]
 
 
 def ask(sentence, asked):
@@ -846,8 +847,8 @@ my_guess = {"Dense": None, "Random": None}  # the share of right answers, from 0
 
 # %% [markdown]
 # **Training**, in two sentences. The *loss* is a number that is small when the model gives the right words a high
-# probability. A *step* draws a hundred new questions, computes the loss, and moves every number that the model has
-# learned so far a little in the direction in which the loss falls; you do it 200 times.
+# probability. A *step* draws a hundred new questions, computes the loss, and moves every number of the model a little
+# in the direction in which the loss falls; the cell does it 200 times for each S, which takes seconds.
 
 # %%
 def train(score, seed=0, steps=200):
@@ -859,9 +860,9 @@ def train(score, seed=0, steps=200):
         tokens, answers = ask(sentences, torch.randint(places, (100, 1)))
         guesses, _ = run(model, tokens)
         loss = F.cross_entropy(guesses, answers)
-        optimizer.zero_grad()
+        optimizer.zero_grad()  # forget the directions of the step before
         loss.backward()  # for each number: in which direction does the loss fall?
-        optimizer.step()
+        optimizer.step()  # go there, about 0.01 far
     return model
 
 
@@ -894,8 +895,8 @@ tokens, _ = ask(sentence.repeat(places, 1), torch.arange(places)[:, None])
 maps = torch.stack([run(model, tokens)[1] for model in models.values()])
 keys = [vocabulary[token] for token in sentence[0]] + ["?"]
 fig = plots.attention_map(maps, questions, keys=keys, titles=list(models))
-plots.show(fig, "Two maps; a row is a question, a column a word of the sentence. Left, Dense: the row of 'word 0?' is "
-                "black at the first word, 'word 1?' at the second, and so on. Right, Random: all five rows are equal.")
+plots.show(fig, "Two maps; a row is a question, a column a word of the sentence. Left, Dense: the row of '0?' is "
+                "black at the first word, '1?' at the second, and so on. Right, Random: all five rows are equal.")
 
 # %% [markdown]
 # There is the reason. In Dense the row of weights is made from the question, and five questions have learned five rows.

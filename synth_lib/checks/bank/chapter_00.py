@@ -127,6 +127,11 @@ def _sum_of_heads(weights, value):
     return _merge(weights @ _heads(weights, value))
 
 
+def _unsplit(weights, value):
+    mixed = torch.matmul(weights, value)
+    return mixed
+
+
 def _sum_head_by_head(weights, value):
     parts = value.chunk(weights.shape[1], dim=2)
     return torch.cat([weights[:, h] @ part for h, part in enumerate(parts)], dim=2)
@@ -232,7 +237,7 @@ WEIGHTED_SUM = Exercise(
     })
     + (
         Mistake(
-            lambda weights, value: weights @ value,
+            _unsplit,
             "the values are not split into heads yet, and the weights have a map for each head.",
             SPLIT,
             error="must match the size of tensor b",
