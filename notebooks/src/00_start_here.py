@@ -802,7 +802,13 @@ questions = [f"{place}?" for place in range(places)]
 
 def ask(sentence, asked):
     """Sentences with a question behind each, as numbers of tokens; and the answers."""
-    return torch.cat([sentence, len(vocabulary) + asked], dim=1), sentence.gather(1, asked)[:, 0]
+    tokens = torch.cat([sentence, len(vocabulary) + asked], dim=1)
+    return tokens, sentence.gather(1, asked)[:, 0]  # the word at the place that is asked for
+
+
+def draw(count):
+    """Sentences of five different words: the vocabulary in a random order, cut off."""
+    return torch.rand(count, len(vocabulary)).argsort(dim=1)[:, :places]
 
 
 sentence = torch.tensor([[vocabulary.index(word) for word in "mat ran rat cat saw".split()]])
@@ -828,7 +834,8 @@ mask = torch.tensor([[True] * places + [False]])  # one row for all sentences
 def make_model(score):
     rows = nn.Embedding(len(vocabulary) + places, 16)  # a row for each word and each question
     attention = Attention(d_model=16, head=1, max_length=places + 1, score=score)
-    return nn.ModuleList([rows, attention, nn.Linear(16, len(vocabulary))])
+    to_words = nn.Linear(16, len(vocabulary))  # 16 numbers become one for each word
+    return nn.ModuleList([rows, attention, to_words])
 
 
 def run(model, tokens):
@@ -856,8 +863,7 @@ def train(score, seed=0, steps=200):
     model = make_model(score)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for _ in range(steps):
-        sentences = torch.rand(100, len(vocabulary)).argsort(dim=1)[:, :places]
-        tokens, answers = ask(sentences, torch.randint(places, (100, 1)))
+        tokens, answers = ask(draw(100), torch.randint(places, (100, 1)))
         guesses, _ = run(model, tokens)
         loss = F.cross_entropy(guesses, answers)
         optimizer.zero_grad()  # forget the directions of the step before
@@ -874,9 +880,8 @@ models = {"Dense": train("dense"), "Random": train("random")}
 
 # %%
 def share_right(model, count=400):
-    sentences = torch.rand(count, len(vocabulary)).argsort(dim=1)[:, :places]
-    asked = torch.arange(places).repeat(count)[:, None]
-    tokens, answers = ask(sentences.repeat_interleave(places, dim=0), asked)
+    five_times = draw(count).repeat_interleave(places, dim=0)
+    tokens, answers = ask(five_times, torch.arange(places).repeat(count)[:, None])
     with torch.no_grad():  # a test: nothing is learned
         guesses, _ = run(model, tokens)
     return (guesses.argmax(dim=1) == answers).float().mean().item()
