@@ -247,7 +247,7 @@ WEIGHTED_SUM = Exercise(
 
 
 def _trap_sizes(draw):
-    """As _sizes, but two positions or more."""
+    """Sizes that are all different, but in three trials of four some are 1; never the length."""
     sizes = draw.sizes("batch length head d_head")
     del sizes["d_model"]
     return sizes | dict.fromkeys(draw.in_turn(((), ("d_head",), ("batch",), ("head", "d_head"))), 1)
@@ -321,11 +321,11 @@ HIDE_THE_TRAP = Exercise(
                 lambda batch, length, head, d_head: torch.arange(float(length))[:, None].expand(
                     batch, length, head * d_head
                 ),
-            "one token is set apart whole, the first or the last; but only d_head of its features stay where they are.":
+            "one token is set apart whole, the first or the last; the trap takes a part of its features elsewhere.":
                 lambda batch, length, head, d_head: (torch.arange(length) == 0).float()[:, None].expand(
                     batch, length, head * d_head
                 ),
-            "head 0 is set apart in every token; one of its blocks alone stays where it is.":
+            "head 0 is set apart in every token; the trap takes most of it elsewhere.":
                 lambda batch, length, head, d_head: (torch.arange(head * d_head) < d_head).float().expand(
                     batch, length, -1
                 ),
