@@ -176,6 +176,8 @@ def build(path, solved, repository=None, ref=None):
         cell.id = hashlib.sha256(repr((*key, seen[key])).encode()).hexdigest()[:12]
         if not solved and cell.cell_type == "code":
             cell.source = cut_solution(cell.source)
+        if solved and cell.cell_type == "markdown":  # it lies one folder deeper than its source says
+            cell.source = cell.source.replace("](../", "](../../")
     notebook = v4.new_notebook(cells=cells, metadata=notebook_metadata())
     notebook.nbformat_minor = 5
     return notebook

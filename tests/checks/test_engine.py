@@ -561,7 +561,7 @@ def test_notebook_survives_code_that_does_not_end_and_knows_its_progress():
     *_, stopped, state, count = notebook(
         "from synth_lib import checks\nkept = 41",
         "def split_heads(features, head):\n    while True:\n        print('round')",
-        "def weighted_sum(weights, value):\n    return weights @ value",
+        "from synth_lib.checks import find\nweighted_sum = find('00.2').right[1]",
         "checks.check('00.1', split_heads, seconds=1)",
         "kept + 1",
         "checks.progress(seconds=1)",
@@ -569,7 +569,8 @@ def test_notebook_survives_code_that_does_not_end_and_knows_its_progress():
     assert "Exercise 00.1: Your code has not come to an end after 1 seconds" in stopped
     assert stopped.startswith("round\n") and len(stopped) < engine.PRINTED + 500
     assert state == "42"
-    assert count == "Chapter 00: 1 of 2 exercises are right. Left: 00.1 (not right yet)."
+    left = "00.1 (not right yet), 00.3 (its cell has not run)"
+    assert count == f"Chapter 00: 1 of 3 exercises are right. Left: {left}."
 
 
 # --- code that does more than its task ---
@@ -864,19 +865,21 @@ def test_call_of_what_is_forbidden_is_told_under_any_name():
 
 def test_progress_counts_and_says_what_is_left():
     names = {"split_heads": find("00.1").right[1], "something": 3}
-    assert repr(progress(names)) == ("Chapter 00: 1 of 2 exercises are right. Left: 00.2 (its cell has not run).")
+    left = "00.2 (its cell has not run), 00.3 (its cell has not run)"
+    assert repr(progress(names)) == f"Chapter 00: 1 of 3 exercises are right. Left: {left}."
     names["weighted_sum"] = blank
-    assert [one.status for one in progress(names).verdicts] == ["right", "wrong"]
+    assert [one.status for one in progress(names).verdicts] == ["right", "wrong", "missing"]
 
     def weighted_sum(weights, value):
         raise NotImplementedError
 
     module = ModuleType("a_notebook")
     module.split_heads, module.weighted_sum = find("00.1").right[0], weighted_sum
-    assert repr(progress(module)) == "Chapter 00: 1 of 2 exercises are right. Left: 00.2 (not answered yet)."
+    module.hide_the_trap = find("00.3").right[0]
+    assert repr(progress(module)) == "Chapter 00: 2 of 3 exercises are right. Left: 00.2 (not answered yet)."
     module.weighted_sum = find("00.2").right[0]
-    assert repr(progress(module)) == "Chapter 00: 2 of 2 exercises are right."
-    assert progress(module).right == 2
+    assert repr(progress(module)) == "Chapter 00: 3 of 3 exercises are right."
+    assert progress(module).right == 3
 
 
 def test_progress_of_two_chapters_and_of_none(capsys):

@@ -207,3 +207,10 @@ def test_wrong_markers_of_folds_and_solutions_are_refused(source, marker, messag
     source.write_text(f"{SOURCE}\n# %% {marker}\n# text\n", encoding="utf8")
     with pytest.raises(SourceError, match=message):
         read_source(source)
+
+
+def test_a_link_out_of_the_folder_leads_to_the_same_file_from_both_notebooks(source):
+    source.write_text(SOURCE + "\n# %% [markdown]\n# The [map](../docs/map.md).\n", encoding="utf8")
+    blank, solved = build(source, False), build(source, True)
+    assert blank.cells[-1].source == "The [map](../docs/map.md)."
+    assert solved.cells[-1].source == "The [map](../../docs/map.md)." and solved.cells[-1].id == blank.cells[-1].id
