@@ -33,9 +33,15 @@ c.ExecutePreprocessor.timeout = 300
 
 
 def notebook(chapter, solved, repository=None, ref=None):
-    """The notebook of a chapter, not executed, with the points of classroom.toml."""
+    """The notebook of a chapter, not executed, with the points of classroom.toml.
+
+    A solved one is what a release is made of, so it has no text about solutions. Links to pages outside notebooks/,
+    which are not handed out, become their words.
+    """
     made = build(chapter.path, solved, repository, ref)
+    made.cells = [cell for cell in made.cells if "solution" not in cell.metadata]
     for cell in made.cells:
+        cell.source = re.sub(r"\[([^\]]+)\]\((?:\.\./)+[^)]*\)", r"\1", cell.source)
         if "check" in cell.metadata:
             cell.metadata.nbgrader.points = chapter.points[cell.metadata.check]
     return made

@@ -196,8 +196,16 @@ def test_a_hand_out_has_blanks_and_the_points_of_classroom_toml(handed_out):
     for path in handed_out.glob("*.ipynb"):
         cells = nbformat.read(path, as_version=nbformat.NO_CONVERT).cells
         assert not any("### BEGIN SOLUTION" in cell.source or cell.get("outputs") for cell in cells)
+        assert not any("](../" in cell.source for cell in cells)  # what lies there is not handed out
         points = {cell.metadata.check: cell.metadata.nbgrader.points for cell in cells if "check" in cell.metadata}
         assert points == COURSE.chapters[path.name[:2]].points
+
+
+def test_what_nbgrader_releases_has_the_cells_of_the_hand_out(handed_out):
+    for path in handed_out.glob("*.ipynb"):
+        chapter = COURSE.chapters[path.name[:2]]
+        handed = nbformat.read(path, as_version=nbformat.NO_CONVERT).cells
+        assert [cell.id for cell in assignment.notebook(chapter, True).cells] == [cell.id for cell in handed]
 
 
 def test_a_published_hand_out_opens_in_colab(tmp_path):
