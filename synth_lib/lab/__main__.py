@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from synth_lib.lab import bench, own
+from synth_lib.lab import bench, card, own
 from synth_lib.lab.bench.report import print_tables
 from synth_lib.lab.probes import STUDIES, run_study
 from synth_lib.lab.runner import run_suite
@@ -61,6 +61,12 @@ BENCH_EXAMPLES = """examples:
   one score against its plain form, on a CPU:
     python -m synth_lib.lab bench check --only dense --device cpu"""
 
+CARD_EXAMPLES = """examples:
+  half an hour on a GPU, and then, with the same command, another:
+    python -m synth_lib.lab card --minutes 30 --out runs/card
+  does it run? A rehearsal that also a CPU can do:
+    python -m synth_lib.lab card --tiny --out runs/rehearsal"""
+
 # The options of `train`, {group: {name: (default, help)}}; of each, its type is that of the default.
 TRAIN_OPTIONS = {
     "the model": {
@@ -91,8 +97,8 @@ TRAIN_OPTIONS = {
 }
 OWN = {
     "text": "a text: its first 90 %% train, the next 5 %% are the split valid, the last 5 %% test",
-    "pairs": "source, tab, target in each line: a translator; for the splits see below",
-    "labels": "text, tab, label in each line: a classifier; for the splits see below",
+    "pairs": "source, tab, target in each line: a translator",
+    "labels": "text, tab, label in each line: a classifier",
 }
 OWN_HELP = """in UTF-8; a byte order mark and the line ends of Windows do no harm, empty lines of a table are left
 out. A table has no line of names, and nothing in it is quoted. A hash of its first column splits it, about 80 % train,
@@ -109,7 +115,7 @@ def main(arguments=None):
         parser.print_help()
         return 2
     try:
-        return {"train": _train, "suite": _suite, "probes": _probes, "bench": _bench}[command](options)
+        return {"train": _train, "suite": _suite, "probes": _probes, "bench": _bench, "card": _card}[command](options)
     except KeyboardInterrupt:
         print("stopped")
         return 130
@@ -122,13 +128,13 @@ def main(arguments=None):
 def _parsers():
     """The parser of the whole command line, and {command: its own}. Options that were left out are in no result."""
     parser = argparse.ArgumentParser("python -m synth_lib.lab", description="Train models, many runs, probes; time S.")
-    below = parser.add_subparsers(dest="command", metavar="train | suite | probes | bench")
+    below = parser.add_subparsers(dest="command", metavar="train | suite | probes | bench | card")
     commands = {}
 
     def add_command(name, summary, description, examples):
         commands[name] = below.add_parser(
             name, help=summary, description=description, epilog=examples, allow_abbrev=False,
-            usage=f"%(prog)s {'[options]' if name == 'train' else 'name [options]'}",
+            usage=f"%(prog)s {'[options]' if name in ('train', 'card') else 'name [options]'}",
             formatter_class=argparse.RawDescriptionHelpFormatter, argument_default=argparse.SUPPRESS,
         )  # fmt: skip
         return commands[name]
@@ -169,6 +175,13 @@ def _parsers():
     speed.add_argument("--tiny", action="store_true", help="tiny sizes: does it run? The numbers mean nothing")
     speed.add_argument("--rounds", type=int, metavar="int", help="measured rounds, of which the median is shown")
     speed.add_argument("--only", action="append", metavar="name", help="check: one S; compile: form,size; repeatable")
+
+    ask = add_command("card", "all that a GPU should be asked", card.__doc__, CARD_EXAMPLES)
+    ask.add_argument("--minutes", type=float, metavar="float", help="start nothing new after so long (default: 30)")
+    ask.add_argument("--out", type=Path, metavar="folder", help="where all is kept (default: runs/card)")
+    ask.add_argument("--device", metavar="str", help="cpu or cuda (default: cuda; without a GPU you have to say cpu)")
+    ask.add_argument("--workers", type=int, metavar="int", help="runs side by side (default: one a core, at most 14)")
+    ask.add_argument("--tiny", action="store_true", help="tiny sizes: does it run? The numbers mean nothing")
     return parser, commands
 
 
@@ -292,10 +305,7 @@ def _bench(options):
         if option in options:
             raise ValueError(f"--{option} is not for {name}: it would change nothing")
     check_whole_number("rounds", options.get("rounds", 1))
-    minutes = options.get("minutes", 5)
-    check_number("minutes", minutes)
-    if minutes == 0:
-        raise ValueError("minutes is 0, but must be above 0")
+    minutes = _checked_minutes(options, 5)
     device = options.get("device", "cuda" if torch.cuda.is_available() else "cpu")
     run = bench.Bench(device, minutes, out, bench.TINY if "tiny" in options else None, options.get("rounds"))
     bench.refuse_wrong_names(run, name, only)
@@ -316,6 +326,31 @@ def _bench(options):
         run.save()
     print_tables(run.record)
     return 130 if interrupted else bench.exit_status(run.record)
+
+
+def _checked_minutes(options, default):
+    minutes = options.get("minutes", default)
+    check_number("minutes", minutes)
+    if minutes == 0:
+        raise ValueError("minutes is 0, but must be above 0")
+    return minutes
+
+
+def _card(options):
+    minutes, tiny, folder = _checked_minutes(options, 30), "tiny" in options, options.get("out", Path("runs/card"))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    workers = options.get("workers", min(14, cores))
+    check_whole_number("workers", workers)
+    device = options.get("device", "cuda")
+    if "device" not in options and not torch.cuda.is_available():
+        if not tiny:
+            raise ValueError("torch finds no GPU here: ask the CPU with --device cpu, or rehearse with --tiny")
+        print("torch finds no GPU here: a rehearsal on the CPU")
+        device = "cpu"
+    bench.check_device(device)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--out is {folder}, which is no folder")
+    return card.run_card(folder, minutes, device, workers=workers, tiny=tiny)
 
 
 if __name__ == "__main__":

@@ -146,7 +146,9 @@ class _OwnTable:
         """-> (model, record), see `lab.train.train`. Raises ValueError for a batch that training cannot fill."""
         number = len(self.texts["train"])
         if settings.batch > number:
-            raise ValueError(f"--batch {settings.batch} is more than the {number} training {self.what}: at most that")
+            raise ValueError(
+                f"--batch {settings.batch} is more than the {number} training {self.what}: give {number} or less"
+            )
         torch.manual_seed(settings.seed)
         model = self.build(**sizes)
         config = {"text": self.name, "model": type(model).__name__, "vocab": model.vocab, **sizes}
@@ -406,11 +408,14 @@ def _check_windows(path, text, splits, length, windows):
         )
     if length <= longest and windows * length <= room:
         return
-    fewer = min(room // length, windows) if length <= longest else 0
-    shorter_ones = min(room // windows, longest)
-    fitting = [f"--windows {fewer}"] * (fewer > 0) + [f"--max_length {shorter_ones}"] * (shorter_ones > 0)
-    fitting = " or ".join(fitting) or f"--windows 1 --max_length {min(room, longest)}"
+    fitting = []
+    if length <= min(room, longest):
+        fitting.append(f"--windows {room // length}")
+    else:
+        fitting.append(f"--max_length {min(room, longest)} --windows 1")
+    if windows <= room:
+        fitting.append(f"--max_length {min(room // windows, longest)}")
     raise ValueError(
         f"--windows {windows} with --max_length {length} do not fit in {path}, whose smaller part for measuring has "
-        f"{shorter} tokens: the largest that fits is {fitting}"
+        f"{shorter} tokens: the largest that fit are {' or '.join(fitting)}"
     )
