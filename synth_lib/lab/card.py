@@ -181,15 +181,12 @@ class Measuring:
 
     def tries(self, step):
         """The files of a step, in the order of their numbers."""
-        name = step.replace(", ", "-").replace(" ", "_")
-        return sorted(self.folder.glob(f"{name}-[0-9]*.json"), key=lambda path: int(path.stem.rsplit("-", 1)[1]))
-
-    def records(self, step):
-        return [_read(path) for path in self.tries(step)]
+        files = self.folder.glob(f"{_stem(step)}-[0-9]*.json")
+        return sorted(files, key=lambda path: int(path.stem.rsplit("-", 1)[1]))
 
     def best(self, step):
         """The record of the last try if it ended, else of the one that came farthest; None if there is none."""
-        records = self.records(step)
+        records = [_read(path) for path in self.tries(step)]
         if records and not records[-1]["skipped"]:
             return records[-1]
         return max(records, key=lambda record: len(json.dumps(record)), default=None)
@@ -229,9 +226,7 @@ class Measuring:
             left = (until - time.perf_counter()) / 60
             if left < LEAST:
                 return
-            number = len(self.tries(step)) + 1
-            path = self.folder / f"{step.replace(', ', '-').replace(' ', '_')}-{number}.json"
-            run = self.bench(left, out=path)
+            run = self.bench(left, out=self.folder / f"{_stem(step)}-{len(self.tries(step)) + 1}.json")
             if ", compiled, " in step and not compiled_ahead and run.sizes is bench.FULL and left > 1:
                 beside = self.bench(left)  # what fails there fails in the step, too, and is recorded there
                 bench.run_beside(beside, bench.compile_jobs(beside), seconds=min(90, 30 * left))
@@ -244,6 +239,10 @@ class Measuring:
             run.save()
             if run.cuda:
                 torch.cuda.empty_cache()
+
+
+def _stem(step):
+    return step.replace(", ", "-").replace(" ", "_")
 
 
 def _read(path):

@@ -110,7 +110,7 @@ class OwnText:
 class _OwnTable:
     """What pairs and labels share: rows of two columns, split by a hash of the first."""
 
-    def _read(self, path, vocab, what):
+    def _read(self, path, what):
         """{split: rows} of the file and its tokenizer; `lines` begin with both."""
         rows = read_rows(path)
         self.name, self.what = f"{Path(path).name}, {checksum(repr(rows))}", what
@@ -182,7 +182,7 @@ class OwnPairs(_OwnTable, TranslationTask):
     record_maps = sentences = None
 
     def __init__(self, path, vocab, length, device):
-        rows = self._read(path, vocab, "pairs")
+        rows = self._read(path, "pairs")
         self.tokenizer = self._make_tokenizer((text for pair in rows["train"] for text in pair), vocab)
         corpus = corpora.make_corpus(
             self.tokenizer, rows, lambda pair: tuple(map(self.tokenizer.encode, pair)), length
@@ -216,7 +216,7 @@ class OwnLabels(_OwnTable, ClassificationTask):
     """
 
     def __init__(self, path, vocab, length, device):
-        rows = self._read(path, vocab, "examples")
+        rows = self._read(path, "examples")
         labels = Counter(label for split in SPLITS for _, label in rows[split])
         self.labels, trained = sorted(labels), {label for _, label in rows["train"]}
         if len(labels) < 2:

@@ -21,11 +21,15 @@ CPU = torch.device("cpu")
 TEXT = "the cat sat on the mat, the dog sat on the log.\n" * 40
 NUMBERS = "one two three four five six seven eight nine ten".split()
 SIZES = {"score": "random + dense", "d_model": 12, "head": 3, "layer": 1, "max_length": 40, "dropout": 0.1}
-SETTINGS = Settings(steps=30, batch=5, warmup=3, learning_rate=1e-2, evaluate_every=30)
+SETTINGS = Settings(steps=60, batch=5, warmup=3, learning_rate=1e-2, evaluate_every=60)
 SMALL = "--d_model 12 --head 3 --layer 1 --steps 4 --batch 4 --evaluate_every 2 --quiet --device cpu".split()
 FILES = {
     "text": TEXT,
-    "pairs": "".join(f"{one} and {other}\t{other} und {one} sind so da\n" for one in NUMBERS for other in NUMBERS),
+    "pairs": "".join(
+        f"{one} and {other}\t{other} und {one} sind so da{' ja wohl' * (len(one) - 3)}\n"
+        for one in NUMBERS
+        for other in NUMBERS
+    ),
     "labels": "".join(f"{one} {other}\t{'xyz'[len(one) % 3]}\n" for one in NUMBERS for other in NUMBERS),
 }
 FITTING = {
@@ -352,8 +356,6 @@ def test_what_is_told_of_the_model_is_what_it_reaches(tmp_path, kind):
     task = task_of(kind, write(tmp_path, FILES[kind]))
     sizes = SIZES | {"dropout": 0.5} | ({"max_length": 8} if kind == "text" else {})
     model, record = task.train(sizes, SETTINGS, device="cpu", progress=False)
-    if kind != "text":  # batches of other lengths: each counts as often as it has units
-        task.valid, task.test = ([batch for _, batch in task.splits[part].in_order(4)] for part in ("valid", "test"))
     found = measured(task, model, "float32")
     assert model.training  # as it was
     unit = "nats per text" if kind == "labels" else "nats per token"
@@ -374,13 +376,26 @@ def test_what_is_told_of_the_model_is_what_it_reaches(tmp_path, kind):
                 start, end = torch.tensor([task.tokenizer.start]), torch.tensor([task.tokenizer.end])
                 logits = model(torch.cat([source, end])[None], torch.cat([start, target])[None])
                 losses += F.cross_entropy(logits[0], torch.cat([target, end]), reduction="none").tolist()
-    assert found[f"test, {unit}"] == pytest.approx(sum(losses) / len(losses), rel=1e-4)
+    assert found[f"test, {unit}"] == pytest.approx(sum(losses) / len(losses), rel=1e-5)
     if kind == "labels":
         right = [one == label for one, (_, label) in zip(given, task.texts["test"], strict=True)]
         assert task.given == given and found["test, accuracy"] == sum(right) / len(right)
     if kind == "pairs":
         targets = [target for _, target in task.texts["test"]]
         assert found["test, BLEU"] == bleu(task.translations(model, "test"), targets)[0]
+
+
+def test_the_loss_of_pairs_is_a_mean_over_tokens_not_over_pairs_or_padding(tmp_path):
+    task = task_of("pairs", write(tmp_path, FILES["pairs"]))
+    test = task.splits["test"]
+    order = test.size.argsort()
+    task.test = [test.batch(order[[0, -1]]), test.batch(order[1:-1])]  # the first has much padding
+    task.loss = lambda model, source, *others: torch.tensor(float(len(source)))
+    tokens = torch.tensor([len(task.tokenizer.encode(target)) + 1 for _, target in task.texts["test"]])[order]
+    ends, between = int(tokens[[0, -1]].sum()), int(tokens[1:-1].sum())
+    expected = (2 * ends + (len(order) - 2) * between) / (ends + between)
+    found = task.losses(task.build(**SIZES))
+    assert found["test, nats per token"] == pytest.approx(expected, rel=1e-9)
 
 
 def task_tokens(task, text):
