@@ -4,7 +4,6 @@ Every function returns a matplotlib figure; `show` displays it with its text alt
 """
 
 import matplotlib.pyplot as plt
-import torch
 from IPython.display import Markdown, display
 
 SIZE = (5, 3)  # inches
@@ -12,7 +11,6 @@ SIZE = (5, 3)  # inches
 COLOURS = ("#000000", "#D55E00", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9")
 LINES = ("-", "--", "-.", ":", (0, (3, 1, 1, 1, 1, 1)), (0, (7, 2)), (0, (1, 3)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo")
 
 
 def show(fig, alt):
@@ -59,22 +57,28 @@ def attention_map(weights, tokens, *, keys=None, titles=None, label="weight"):
     return fig
 
 
-def bars(values, *, label):
-    """A bar for each entry of `values`: {name: number, or a list with one number for each seed}.
+def flow(score, reads):
+    """Y = softmax(S(X) + mask) G(X) as boxes and arrows, the box of S filled.
 
-    A bar is as high as the mean; with several seeds a black line runs from the lowest to the highest.
-    label: what the height means, with its unit.
+    score: the name of S. reads: what of X its rows read, in a few words; None draws no arrow from X to S.
     """
-    fig, axes = plt.subplots(figsize=SIZE, layout="constrained")
-    for number, (name, value) in enumerate(values.items()):
-        seeds = torch.tensor(value, dtype=torch.float64).reshape(-1)
-        mean, style = seeds.mean().item(), number % len(COLOURS)
-        axes.bar(name, mean, color="white", edgecolor=COLOURS[style], hatch=HATCHES[style])
-        if len(seeds) > 1:
-            spread = [[mean - seeds.min().item()], [seeds.max().item() - mean]]
-            axes.errorbar(name, mean, spread, color="black", capsize=4)
-    axes.set_ylabel(label)
-    axes.tick_params(axis="x", labelrotation=20)
+    boxes = {
+        "X": (0, 1), f"S(X): {score}\nreads {reads or 'no token'}": (1.7, 2), "+ mask,\nsoftmax": (3.6, 2),
+        "G(X):\nvalues": (1.7, 0), "weighted\nmeans": (4.6, 1), "Y": (5.7, 1),
+    }  # fmt: skip
+    fig, axes = plt.subplots(figsize=(6.5, 2.2), layout="constrained")
+    drawn = []
+    for text, place in boxes.items():
+        style = {"boxstyle": "round,pad=0.5", "facecolor": COLOURS[3] if text.startswith("S(X)") else "white"}
+        drawn.append(axes.text(*place, text, ha="center", va="center", fontsize=10, bbox=style))
+    for start, end in [(0, 3), (1, 2), (2, 4), (3, 4), (4, 5)] + [(0, 1)] * (reads is not None):
+        ends = {"patchA": drawn[start].get_bbox_patch(), "patchB": drawn[end].get_bbox_patch()}
+        style = {"arrowstyle": "-|>", "facecolor": "black", **ends}
+        axes.annotate("", drawn[end].get_position(), drawn[start].get_position(), arrowprops=style)
+    axes.text(2.85, 2.12, "scores", ha="center", fontsize=9)
+    axes.text(4.3, 1.6, "weights", fontsize=9)
+    axes.set(xlim=(-0.4, 6), ylim=(-0.5, 2.5))
+    axes.axis("off")
     return fig
 
 

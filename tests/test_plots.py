@@ -36,7 +36,7 @@ def images(fig):
 def test_show_displays_closes_then_captions(monkeypatch):
     shown = []
     monkeypatch.setattr(plots, "display", lambda thing: shown.append((thing, plt.get_fignums())))
-    fig = plots.bars({"a": 1.0}, label="metres")
+    fig = plots.flow("Dense", "its own token")
     plots.show(fig, " One bar.\n")
     (first, open_first), (second, open_second) = shown
     assert first is fig and open_first == [fig.number] and open_second == []
@@ -46,7 +46,7 @@ def test_show_displays_closes_then_captions(monkeypatch):
 @pytest.mark.parametrize("alt", ["", "  \n"])
 def test_show_refuses_an_empty_alternative(alt):
     with pytest.raises(ValueError, match="alt must say in words"):
-        plots.show(plots.bars({"a": 1.0}, label="metres"), alt)
+        plots.show(plots.flow("Dense", "its own token"), alt)
 
 
 def test_attention_map_has_queries_as_rows():
@@ -88,15 +88,15 @@ def test_attention_map_names_the_axis_that_does_not_fit(shape, options, message)
         plots.attention_map(torch.rand(shape), **options)
 
 
-def test_bars_show_mean_and_spread_and_differ_without_colour():
-    fig = plots.bars({"dense": [1.0, 3.0], "random": 5.0}, label="loss (nats per token)")
+@pytest.mark.parametrize(("reads", "arrows"), [("its own token", 6), (None, 5)])
+def test_flow_draws_every_part_once_and_no_arrow_into_a_score_that_reads_nothing(reads, arrows):
+    fig = plots.flow("Dense", reads)
     draw(fig)
-    axes = fig.axes[0]
-    assert [bar.get_height() for bar in axes.patches] == [2.0, 5.0]
-    low, high = axes.collections[0].get_segments()[0][:, 1]
-    assert (low, high) == (1.0, 3.0)
-    assert len({bar.get_hatch() for bar in axes.patches}) == 2
-    assert axes.get_ylabel() == "loss (nats per token)"
+    texts = [text.get_text().split("\n")[0] for text in fig.axes[0].texts if text.get_text()]
+    assert texts == ["X", "S(X): Dense", "+ mask,", "G(X):", "weighted", "Y", "scores", "weights"]
+    assert sum(getattr(text, "arrow_patch", None) is not None for text in fig.axes[0].texts) == arrows
+    filled = [text for text in fig.axes[0].texts[:6] if text.get_bbox_patch().get_facecolor()[:3] != (1, 1, 1)]
+    assert [text.get_text() for text in filled] == [f"S(X): Dense\nreads {reads or 'no token'}"]
 
 
 def test_figures_are_small():

@@ -8,8 +8,9 @@ notebooks/src/NN_name.py (py:percent) becomes notebooks/NN_name.ipynb, with blan
 notebooks/solutions/NN_name.ipynb. Both are executed; a chapter with a cell that fails is not written at all.
 
 A marker line may say `exercise="02.1" points=2` (the solution stands between `### BEGIN SOLUTION` and
-`### END SOLUTION`) or `check="02.1"`. nbval does not compare the output of a code cell that starts with
-`# Output varies: <reason>`.
+`### END SOLUTION`), `check="02.1"`, or `solution="02.1"`: a cell, text or code, that only the solved notebook has. With
+`fold=true` JupyterLab, Colab and the book show a code cell folded; its first line is `# @title <what it does>`. nbval
+does not compare the output of a code cell that starts with `# Output varies: <reason>` (below the title, if folded).
 """
 
 import argparse
@@ -33,7 +34,10 @@ NOTEBOOKS = ROOT / "notebooks"
 STUB = "raise NotImplementedError"
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 VARIES = "# Output varies: "
-MARKER_KEYS = {"exercise", "points", "check"}
+MARKER_KEYS = {"exercise", "points", "check", "solution", "fold"}
+TITLE = "# @title "
+# JupyterLab folds by the second entry, Colab by the first and the title, a book by the tag.
+FOLDED = {"cellView": "form", "jupyter": {"source_hidden": True}, "tags": ["hide-input"]}
 
 
 class SourceError(ValueError):
@@ -54,7 +58,7 @@ def read_source(path):
         cell.metadata.pop("lines_to_next_cell", None)
         unknown = sorted(set(cell.metadata) - MARKER_KEYS)
         if unknown:
-            known = "exercise, points and check"
+            known = "exercise, points, check, solution and fold"
             raise SourceError(f"{path.name}: a marker line says {unknown[0]}, but only {known} are known.")
         problem = cell_problem(cell)
         if problem:
@@ -75,8 +79,12 @@ def cell_problem(cell):
         return f"An exercise has one line `{BEGIN}` and, below it, one line `{END}`, nothing else on them."
     if "exercise" not in keys and marks:
         return "Solution marks stand outside an exercise."
-    if not all(isinstance(keys[name], str) for name in ("exercise", "check") if name in keys):
+    if not all(isinstance(keys[name], str) for name in ("exercise", "check", "solution") if name in keys):
         return 'The number of an exercise is a text such as exercise="02.1".'
+    if "solution" in keys and ("exercise" in keys or "check" in keys):
+        return "A cell of the solved notebook alone, solution=..., is no exercise and no check."
+    if "fold" in keys and (keys["fold"] is not True or cell.cell_type != "code" or not cell.source.startswith(TITLE)):
+        return f"A folded cell has fold=true, is a code cell, and its first line is `{TITLE}<what it does>`."
     if "points" in keys and ("exercise" not in keys or type(keys["points"]) is not int or keys["points"] < 1):
         return "Points stand on the line of an exercise and are a whole number of at least 1."
     if "check" in keys and not re.fullmatch(rf'check\("{re.escape(keys["check"])}", \w+\)', cell.source):
@@ -115,9 +123,17 @@ def cell_metadata(cell, points):
     if "check" in cell.metadata:
         exercise = cell.metadata["check"]
         return {"check": exercise, "nbgrader": nbgrader_metadata("check", exercise, points.get(exercise, 1))}
-    if cell.cell_type == "code" and cell.source.startswith(VARIES):
-        return {"tags": ["nbval-ignore-output"]}
-    return {}
+    solution = {"solution": cell.metadata["solution"]} if "solution" in cell.metadata else {}
+    ignored = ["nbval-ignore-output"] if cell.cell_type == "code" and says_why_it_varies(cell.source) else []
+    if "fold" in cell.metadata:
+        return {**solution, **FOLDED, "tags": [*FOLDED["tags"], *ignored]}
+    return {**solution, "tags": ignored} if ignored else solution
+
+
+def says_why_it_varies(source):
+    """Whether a cell starts with the line that says why its output is not compared; a title may stand above it."""
+    first, _, rest = source.partition("\n")
+    return (rest if first.startswith(TITLE) else source).startswith(VARIES)
 
 
 def colab_address(repository, ref, file):
@@ -136,8 +152,7 @@ def opening_cells(notebook_path, repository, ref):
         cells.append(v4.new_markdown_cell(f"[Open this chapter in Colab]({address})"))
     source = (ROOT / "tools" / "setup_cell.py").read_text(encoding="utf8").strip()
     source = source.replace("@REPOSITORY@", repository).replace("@REF@", ref)
-    folded = {"cellView": "form", "jupyter": {"source_hidden": True}}
-    return [*cells, v4.new_code_cell(source, metadata=folded)]
+    return [*cells, v4.new_code_cell(source, metadata=copy.deepcopy(FOLDED))]
 
 
 def build(path, solved, repository=None, ref=None):
@@ -149,6 +164,7 @@ def build(path, solved, repository=None, ref=None):
     repository = address["repository"] if repository is None else repository
     folder = "notebooks/solutions" if solved else "notebooks"
     title, *lesson = read_source(path)
+    lesson = [cell for cell in lesson if solved or "solution" not in cell.metadata]
     points = {cell.metadata.get("exercise"): cell.metadata.get("points", 1) for cell in lesson}
     for cell in lesson:
         cell.metadata = nbformat.from_dict(cell_metadata(cell, points))

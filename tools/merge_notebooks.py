@@ -31,10 +31,15 @@ def merge(blank, solved):
     """One notebook with all cells of two; those that are the same in both stand there once.
 
     An exercise stands there blank, then solved. Another cell whose output differs (a check, the progress) stands behind
-    all blank answers above it, and once more behind all solved ones.
+    all blank answers above it, and once more behind all solved ones. What the solved notebook alone has stays in place.
     """
     cells, answers = [], ([], [])
-    for pair in zip(blank.cells, solved.cells, strict=True):
+    rest = iter(blank.cells)
+    for cell in solved.cells:
+        if "solution" in cell.metadata:
+            cells.append(cell)
+            continue
+        pair = next(rest), cell
         if compared(pair[0]) == compared(pair[1]):
             cells.append(pair[1])
         elif pair[0].source == pair[1].source:
@@ -43,6 +48,8 @@ def merge(blank, solved):
             cells += pair
             for version, cell in zip(answers, pair, strict=True):
                 version.append(cell)
+    if next(rest, None) is not None:
+        raise ValueError("the blank notebook has more cells than the solved one: build both from one source")
     cells = [copy.deepcopy(cell) for cell in cells]  # one by one: an answer stands there several times
     for number, cell in enumerate(cells, start=1):
         cell.id = f"cell-{number}"

@@ -22,6 +22,7 @@ from torch import nn
 from synth_lib import masks, plots
 from synth_lib.attention import Attention
 from synth_lib.checks import check
+from synth_lib.lab.curves import bars
 from synth_lib.scores import Dense, FactorizedDense
 from synth_lib.shapes import Axes
 
@@ -665,11 +666,11 @@ for a, b in factor_pairs(l):
 
 # %%
 d, l = 64, 36
-bars = {f"{a} x {b}": d * (a + b) for a, b in factor_pairs(l)}
+costs = {f"{a} x {b}": d * (a + b) for a, b in factor_pairs(l)}
 plots.show(
-    plots.bars({"Dense": d * l, **bars}, label="parameters after W1"),
+    bars({"Dense": d * l, **costs}, label="parameters after W1"),
     "parameters after the hidden layer, for d = 64 and 36 positions. Dense has " + f"{d * l:,}; "
-    + ", ".join(f"{pair} {number:,}" for pair, number in bars.items())
+    + ", ".join(f"{pair} {number:,}" for pair, number in costs.items())
     + ". The more square the pair, the lower the bar; 1 x 36 is a little above Dense.",
 )
 

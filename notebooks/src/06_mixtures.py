@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from synth_lib import plots
 from synth_lib.attention import Attention
 from synth_lib.checks import check
+from synth_lib.lab.curves import bars
 from synth_lib.scores import Mixture, make_score
 from synth_lib.shapes import Axes
 
@@ -712,7 +713,7 @@ alpha = {
 }
 short = {"next": "next", "twin": "twin", "after the twin": "after"}
 named = {f"{short[task]}\nlayer {layer}": values for (task, layer), values in alpha.items()}
-fig = plots.bars(named, label="alpha of Random")
+fig = bars(named, label="alpha of Random")
 fig.axes[0].axhline(0.5, color="grey", linewidth=1)
 fig.axes[0].tick_params(axis="x", labelsize=8, labelrotation=0)
 plots.show(

@@ -1,9 +1,11 @@
-"""A figure of what `train` records."""
+"""Figures of what was trained: losses by step, and one number of each model."""
 
 import matplotlib.pyplot as plt
 import torch
 
 from synth_lib import plots
+
+HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo")
 
 
 def loss_curves(curves, *, references=None, unit="nats per token"):
@@ -29,4 +31,23 @@ def loss_curves(curves, *, references=None, unit="nats per token"):
     axes.set_xlabel("training step")
     axes.set_ylabel(f"loss ({unit})")
     axes.legend(fontsize=8)
+    return fig
+
+
+def bars(values, *, label):
+    """A bar for each entry of `values`: {name: number, or a list with one number for each seed}.
+
+    A bar is as high as the mean; with several seeds a black line runs from the lowest to the highest.
+    label: what the height means, with its unit.
+    """
+    fig, axes = plt.subplots(figsize=plots.SIZE, layout="constrained")
+    for number, (name, value) in enumerate(values.items()):
+        seeds = torch.tensor(value, dtype=torch.float64).reshape(-1)
+        mean, style = seeds.mean().item(), number % len(plots.COLOURS)
+        axes.bar(name, mean, color="white", edgecolor=plots.COLOURS[style], hatch=HATCHES[style])
+        if len(seeds) > 1:
+            spread = [[mean - seeds.min().item()], [seeds.max().item() - mean]]
+            axes.errorbar(name, mean, spread, color="black", capsize=4)
+    axes.set_ylabel(label)
+    axes.tick_params(axis="x", labelrotation=20)
     return fig

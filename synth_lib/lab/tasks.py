@@ -3,6 +3,7 @@
 Read top-down: the three kinds of tasks, padded examples and their batches, what is recorded of maps, one run.
 """
 
+import math
 import time
 from functools import cache, lru_cache, partial
 from statistics import mean
@@ -15,7 +16,7 @@ from synth_lib.lab.suites import WITH_MAPS, settings_of
 from synth_lib.lab.train import autocast_on, evaluating, mean_loss, next_token_loss, train
 from synth_lib.models import Classifier, EncoderDecoder, LanguageModel
 from synth_lib.text import corpora, grammar
-from synth_lib.text.baselines import ngram_loss
+from synth_lib.text.baselines import bleu, copy_nearest, ngram_loss, rouge_l
 
 
 @cache
@@ -24,12 +25,16 @@ def make_task(name, device, **options):
 
     A task has what `train` needs: build(**sizes) -> a model, batches(size) -> a get_batch, loss, unit, count, and
     the batches of the splits valid and test. measure(model) -> what a trained model reaches, a dictionary.
+    baseline(name) -> the same of what needs no attention, where a task has one.
     record_maps(model) -> (histograms, small maps) of its attention weights; None where a task has none.
+    samples(model) -> a few of its texts, where a task has them.
     """
     if name == "language model":
         return LanguageModelTask(device, **options)
     if name.startswith("translation"):
         return TranslationTask(device, **options)
+    if name == "dialogue":
+        return DialogueTask(device, **options)
     return ClassificationTask(device, pairs=name == "sentence pairs", **options)
 
 
@@ -74,9 +79,9 @@ class LanguageModelTask:
         losses = {self.length // n: mean_loss(model, self.loss, self.cut("valid", n)) for n in (1, 2, 4, 8)}
         return {"loss_at_length": {str(length): round(loss, 5) for length, loss in losses.items()}}
 
-    def count_ngrams(self, order):
-        """The losses of an n-gram model of the training text on the windows that a model is measured on."""
-        losses = {}
+    def baseline(self, name):
+        """The losses of an n-gram model, "3-gram", of the training text on the windows that a model is measured on."""
+        order, losses = int(name.removesuffix("-gram")), {}
         for name, split in (("loss", "valid"), ("test_loss", "test")):
             windows = [part.cpu() for part in self.windows[split]]
             losses[name] = round(ngram_loss(self.text.cpu(), *windows, order, self.tokenizer.vocab), 5)
@@ -110,11 +115,16 @@ class TranslationTask(_Padded):
 
     def __init__(self, device, language="grammar", **options):
         self.sentences = grammar.sentences(**options) if language == "grammar" else None
-        corpus = grammar.grammar_corpus(self.sentences) if self.sentences else corpora.translation(language, **options)
-        self.tokenizer, self.texts = corpus.tokenizer, corpus.texts
-        self._make_splits({split: self._examples(pairs, device) for split, pairs in corpus.splits.items()})
+        self._take(
+            grammar.grammar_corpus(self.sentences) if self.sentences else corpora.translation(language, **options),
+            device,
+        )
         if not self.sentences:
             self.record_maps = None
+
+    def _take(self, corpus, device):
+        self.tokenizer, self.texts = corpus.tokenizer, corpus.texts
+        self._make_splits({split: self._examples(pairs, device) for split, pairs in corpus.splits.items()})
 
     def _examples(self, pairs, device):
         source, source_lengths, inputs, targets = corpora.translation_batch(pairs, self.tokenizer)
@@ -146,15 +156,21 @@ class TranslationTask(_Padded):
         return [text_of[row] for row in range(len(text_of))]
 
     def measure(self, model):
-        from synth_lib.text.baselines import bleu  # it loads scikit-learn, which takes seconds
+        return self.rate(lambda split: self.translations(model, split))
 
-        texts, references = self.translations(model, "test"), [target for _, target in self.texts["test"]]
+    def baseline(self, name):
+        """The baseline "copy nearest": each test text gets the translation of the nearest training text."""
+        return self.rate(lambda split: copy_nearest(self.texts["train"], [source for source, _ in self.texts[split]]))
+
+    def rate(self, translate):
+        """The metrics of what translate(split) writes for the texts of a split; it is asked for test texts alone."""
+        texts, references = translate("test"), [target for _, target in self.texts["test"]]
         score, signature = bleu(texts, references)
         right = mean(one == other for one, other in zip(texts, references, strict=True))
         metrics = {"bleu": round(score, 2), "bleu_signature": signature, "exact_match": round(right, 4)}
         if self.sentences:
             metrics["phenomena"] = grammar.score(self.sentences["test"], texts)
-            metrics["unseen"] = grammar.score(self.sentences["unseen"], self.translations(model, "unseen"))["all"]
+            metrics["unseen"] = grammar.score(self.sentences["unseen"], translate("unseen"))["all"]
         return metrics
 
     def record_maps(self, model):
@@ -170,6 +186,39 @@ class TranslationTask(_Padded):
         }
         names = {"source": self.tokenizer.names(source[0]), "target": self.tokenizer.names(inputs[0])}
         return histograms, names | {where: as_permille(layers[-1][:1]) for where, layers in maps.items()}
+
+
+class DialogueTask(TranslationTask):
+    """From two personas and the last turns to the next turn. options: as for `corpora.replies`."""
+
+    record_maps, shown = None, 4
+
+    def __init__(self, device, **options):
+        self._take(corpora.replies(**options), device)
+
+    def measure(self, model):
+        """Perplexity is that of a token of the replies, their ends among them."""
+        return {"perplexity": round(math.exp(mean_loss(model, self.loss, self.test, self.count)), 3)} | self.rate(
+            lambda split: self.translations(model, split)
+        )
+
+    def rate(self, write):
+        texts, references = write("test"), [reply for _, reply in self.texts["test"]]
+        (four, signature), (one, _) = (bleu(texts, references, order) for order in (4, 1))
+        scores = {"bleu_1": one, "bleu_4": four, "rouge_l": rouge_l(texts, references)}
+        return {name: round(score, 2) for name, score in scores.items()} | {"bleu_signature": signature}
+
+    def samples(self, model):
+        """What it writes for a few test texts: [{"context": ..., "reference": ..., "written": ...}, ...]."""
+        rows = torch.arange(self.shown) * len(self.texts["test"]) // self.shown
+        source, lengths, _, _ = self.splits["test"].batch(rows)
+        ends = {"start": self.tokenizer.start, "end": self.tokenizer.end, "count": model.max_length}
+        written = map(self.tokenizer.decode, model.translate(source, lengths, **ends))
+        pairs = [self.texts["test"][row] for row in rows.tolist()]
+        return [
+            {"context": context.split("\n"), "reference": reply, "written": text}
+            for (context, reply), text in zip(pairs, written, strict=True)
+        ]
 
 
 class ClassificationTask(_Padded):
@@ -282,7 +331,7 @@ def run_experiment(run, task_settings, device):
     """Do one run -> what is recorded of it, a dictionary that JSON can hold: the run itself, and its results.
 
     A loss that is not finite makes it a failed run; what is recorded then is the problem. A tuning run is measured on
-    validation texts alone. The variant "3-gram" counts instead of training.
+    validation texts alone. A baseline is not trained: the task knows it by the name of its variant.
     """
     sizes, settings = settings_of(run, task_settings)
     options = task_settings["data"]
@@ -290,8 +339,8 @@ def run_experiment(run, task_settings, device):
         options = options | {"length": sizes["max_length"]}
     task = make_task(run["task"], device, **options)
     started = time.perf_counter()
-    if run["variant"].endswith("-gram"):
-        metrics = task.count_ngrams(int(run["variant"].removesuffix("-gram")))
+    if run["question"] == "baseline":
+        metrics = task.baseline(run["variant"])
         seconds = round(time.perf_counter() - started, 2)
         return run | {"status": "finished", "unit": task.unit, "metrics": metrics, "seconds": seconds}
     if device.type == "cuda":
@@ -339,6 +388,8 @@ def run_experiment(run, task_settings, device):
         "mixture_weights": [_rounded(score.weights) for score in scores if hasattr(score, "weights")],
         "peak_megabytes": peak and round(peak, 1),
     }
+    if first and hasattr(task, "samples"):
+        result["samples"] = measured(task.samples)
     if with_maps:
         result["histograms"], result["maps"] = measured(task.record_maps)
     return result | {

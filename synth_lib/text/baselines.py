@@ -5,6 +5,8 @@ bleu(copy_nearest(pairs["train"], sources), references)
 tfidf_logistic_regression(glosses["train"], glosses["test"])
 """
 
+import re
+
 import torch
 
 from synth_lib.shapes import check_whole_number
@@ -25,18 +27,41 @@ def copy_nearest(train, sources):
     return [train[row][1] for similarity in chunks for row in similarity.argmax(axis=1).flat]
 
 
-def bleu(translations, references):
+def bleu(translations, references, order=4):
     """BLEU of a list of translations against one reference each: (score from 0 to 100, signature of sacrebleu).
 
-    The signature says how the texts were split and smoothed; give it with the score. Raises ValueError if the
+    The signature says how the texts were split and smoothed; give it with the score. It does not say `order`, the
+    longest runs of words that are compared: 4, or 1 for BLEU-1. Raises ValueError if the
     numbers of texts differ.
     """
     import sacrebleu  # here, so that the other baselines work where it is not installed
 
     if len(translations) != len(references):
         raise ValueError(f"there are {len(translations)} translations but {len(references)} references")
-    metric = sacrebleu.BLEU()
+    metric = sacrebleu.BLEU(max_ngram_order=order)
     return metric.corpus_score(translations, [references]).score, str(metric.get_signature())
+
+
+def rouge_l(texts, references):
+    """ROUGE-L, from 0 to 100: the mean over all pairs of the F1 of their longest common subsequence of words.
+
+    Words are runs of letters a to z and digits, in lower case; a text without a word has 0. (Lin 2004, with the same
+    weight for precision and recall.) Raises ValueError if the numbers of texts differ, or if there is none.
+    """
+    if len(texts) != len(references) or not texts:
+        raise ValueError(f"there are {len(texts)} texts but {len(references)} references; one each, and at least one")
+
+    def f1(text, reference):
+        one, other = (re.findall("[a-z0-9]+", part.lower()) for part in (text, reference))
+        longest = [0] * (len(other) + 1)  # of the words of `one` so far and the first words of `other`
+        for word in one:
+            before = list(longest)
+            for column, other_word in enumerate(other):
+                same = before[column] + 1 if word == other_word else 0
+                longest[column + 1] = max(same, before[column + 1], longest[column])
+        return 2 * longest[-1] / max(1, len(one) + len(other))
+
+    return 100 * sum(map(f1, texts, references)) / len(texts)
 
 
 def tfidf_logistic_regression(train, test):

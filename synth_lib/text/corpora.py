@@ -13,7 +13,8 @@ its seed alone: not on the device, and not on the model.
 import hashlib
 import json
 import lzma
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from itertools import compress
 from pathlib import Path
 
@@ -181,7 +182,8 @@ class Corpus:
     splits["train"], ["valid"] and ["test"] are lists of examples: (source tokens, target tokens) of a translation
     or (tokens, label) of a classification, tokens being int64 "length". texts has, in the same order, what they
     were made from. max_length is the length that a model must have room for, special tokens included.
-    dropped[split] counts the examples that were longer and are therefore left out: none is ever cut.
+    dropped[split] counts the examples that were longer and are therefore left out. None is ever cut, but for the
+    sources of replies(), whose beginnings may be: cut[split] counts them.
     """
 
     tokenizer: SpecialTokens
@@ -189,6 +191,7 @@ class Corpus:
     texts: dict
     max_length: int
     dropped: dict
+    cut: dict = field(default_factory=dict)
 
 
 def make_corpus(tokenizer, texts, encode, max_length=None):
@@ -230,6 +233,54 @@ def translation(texts="german", vocab=4000, max_length=None, folder=DATA):
     pairs = translation_pairs(texts, folder)
     tokenizer = _byte_pairs((text for pair in pairs["train"] for text in pair), vocab)
     return make_corpus(tokenizer, pairs, lambda pair: tuple(map(tokenizer.encode, pair)), max_length)
+
+
+def replies(vocab=2000, max_length=96, turns=2, most=2000, folder=DATA):
+    """The dialogues as a Corpus of (source tokens, tokens of the next turn): who speaks, and what was said last.
+
+    A source is the persona of the other, that of the one who replies, and the last `turns` turns (fewer at the
+    beginning), in this order, with the separator between two of them. The model reads at most max_length - 1 of its
+    tokens, the last ones: the beginning of a longer one is cut, see Corpus. texts has them whole, a part a line. `most`
+    is the largest number of replies of the splits valid and test, taken from them at even distances; training has all.
+    vocab as in translation(); a reply that needs more than max_length is dropped.
+
+    Raises CorpusError as load_text does, and ValueError for a size that is not whole or too small.
+    """
+    for name, size in {"max_length": max_length, "turns": turns, "most": most}.items():
+        check_whole_number(name, size)
+    texts = {split: [pair for chat in chats for pair in _replies(chat, turns)]
+             for split, chats in dialogues(folder).items()}  # fmt: skip
+    for split in ("valid", "test"):
+        count = min(most, len(texts[split]))
+        texts[split] = [texts[split][row * len(texts[split]) // count] for row in range(count)]
+    # Each line counts once for the vocabulary, and not again in each source that it is a part of.
+    lines = dict.fromkeys(line for source, reply in texts["train"] for line in (*source.split("\n"), reply))
+    tokenizer = _byte_pairs(lines, vocab)
+    tokens_of = cache(tokenizer.encode)
+    separator, cuts = torch.tensor([tokenizer.separator]), dict.fromkeys(texts, 0)
+
+    def encode(pair, split):
+        first, *others = map(tokens_of, pair[0].split("\n"))
+        source = torch.cat([first, *(tokens for other in others for tokens in (separator, other))])
+        cuts[split] += len(source) > max_length - 1
+        return source[-(max_length - 1) :], tokens_of(pair[1])
+
+    marked = {split: [(pair, split) for pair in pairs] for split, pairs in texts.items()}
+    corpus = make_corpus(tokenizer, marked, lambda example: encode(*example), max_length)
+    corpus.texts = {split: [pair for pair, _ in rows] for split, rows in corpus.texts.items()}
+    corpus.cut = cuts
+    return corpus
+
+
+def _replies(chat, turns):
+    """[(source, reply), ...] of a Dialogue, texts; the parts of a source are lines."""
+    personas = [" ".join(sentences) for sentences in chat.personas]
+    lines = [" ".join(turn.split()) for turn in chat.turns]
+    return [
+        ("\n".join([personas[1 - number % 2], personas[number % 2], *lines[max(0, number - turns) : number]]), reply)
+        for number, reply in enumerate(lines)
+        if number
+    ]
 
 
 def classification(vocab=4000, max_length=None, folder=DATA):

@@ -8,7 +8,7 @@ import re
 import tokenize
 
 from synth_lib.shapes import GLOSSARY
-from tools.build_notebooks import STUB, VARIES
+from tools.build_notebooks import FOLDED, STUB, TITLE, VARIES, says_why_it_varies
 
 EINOPS_LAYERS = {"Rearrange", "Reduce", "EinMix"}
 EINOPS = {"rearrange", "reduce", "repeat", "einsum", "pack", "unpack", "parse_shape", *EINOPS_LAYERS}
@@ -188,12 +188,30 @@ def rule_varies(notebook, name):
     """nbval ignores an output only where the cell's first line says why."""
     problems = []
     for cell in code_cells(notebook):
-        tags = cell.metadata.get("tags", [])
-        if tags and (tags != ["nbval-ignore-output"] or not cell.source.startswith(VARIES)):
+        tags = [tag for tag in cell.metadata.get("tags", []) if tag not in FOLDED["tags"]]
+        if tags and (tags != ["nbval-ignore-output"] or not says_why_it_varies(cell.source)):
             problems.append(say(cell, f"its output is not compared; its first line says why: `{VARIES}...`"))
         if any("NBVAL" in comment for comment in comments(cell.source)):
             problems.append(say(cell, f"it speaks to nbval; write `{VARIES}...` on its first line instead"))
     return problems
+
+
+def rule_folded(notebook, name):
+    """A folded cell is folded in JupyterLab, in Colab and in a book, and its first line says what it does."""
+    problems = []
+    for cell in code_cells(notebook):
+        held = [key for key in FOLDED if key != "tags" and cell.metadata.get(key) == FOLDED[key]]
+        held += [tag for tag in FOLDED["tags"] if tag in cell.metadata.get("tags", [])]
+        if held and (len(held) < 3 or not cell.source.startswith(TITLE)):
+            problems.append(say(cell, f"it is folded by {', '.join(held)} alone, or does not begin with `{TITLE}`"))
+    return problems
+
+
+def rule_few_true(notebook, name):
+    """A reader looks at numbers, maps and sentences; an equality that guards the lesson is a folded assert."""
+    outputs = [text for cell in code_cells(notebook) for output in cell.outputs for text in texts(output)]
+    printed = sum(len(re.findall(r"\bTrue\b", text)) for text in outputs)
+    return [f"it prints True {printed} times, more than 10"] if printed > 10 else []
 
 
 def names_in(text):
@@ -301,7 +319,7 @@ def rule_exercises(notebook, name):
                 problems.append(say(cell, "it checks no exercise above it, or one that was checked before"))
             elif cell.source.strip().split("\n")[-1:] != wanted:
                 problems.append(say(cell, f"its last line is not {' or '.join(wanted)}"))
-        else:
+        elif "solution" not in cell.metadata:
             used = {node.id for node in ast.walk(ast.parse(cell.source)) if isinstance(node, ast.Name)}
             problems += [say(cell, f"it uses the reader's {answer}") for answer in sorted(used & answers)]
     return problems + [f"the exercise {exercise} has no check cell" for exercise in checks]
@@ -327,10 +345,40 @@ def rule_blank(blank, solved):
     for cell, body in solutions(solved):
         if len(body) > 20 and body in text:
             problems.append(say(cell, "its solution can be read in the blank notebook"))
+    problems += [
+        say(cell, "it is for the solved notebook alone") for cell in blank.cells if "solution" in cell.metadata
+    ]
     for cell in code_cells(blank):
         if "exercise" in cell.metadata and STUB not in cell.source:
             problems.append(say(cell, f"the blank exercise has no `{STUB}`"))
     return problems
+
+
+def rule_solutions(notebook, name):
+    """In a solved notebook each exercise has a text that says why it works, and a second way that is checked."""
+    problems, exercises, solved = [], [], any("BEGIN SOLUTION" in cell.source for cell in code_cells(notebook))
+    for cell in notebook.cells if solved else ():
+        if "exercise" in cell.metadata:
+            exercises.append(cell.metadata["exercise"])
+    for exercise in exercises:
+        own = [cell for cell in notebook.cells if cell.metadata.get("solution") == exercise]
+        told = " ".join(cell.source for cell in own if cell.cell_type == "markdown")
+        code = " ".join(cell.source for cell in own if cell.cell_type == "code")
+        if len(told.split()) < 15:
+            problems.append(f"exercise {exercise}: no text says why the solution works")
+        if f'check("{exercise}"' not in code:
+            problems.append(f"exercise {exercise}: no second way runs its check")
+    return problems
+
+
+def rule_stretch(notebook, name):
+    """A chapter has one exercise without a bound: "### Stretch 02.6: ...", numbered as the others are."""
+    exercises = {cell.metadata["exercise"] for cell in code_cells(notebook) if "exercise" in cell.metadata}
+    headings = [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
+    stretch = re.findall(r"^### Stretch (\S+):", "\n".join(headings), flags=re.M)
+    if exercises and (len(stretch) != 1 or stretch[0] not in exercises):
+        return [f"it has {len(stretch)} headings `### Stretch {name[:2]}.N:` with an exercise, not one"]
+    return []
 
 
 RULES = [rule for name, rule in globals().items() if name.startswith("rule_") and name != "rule_blank"]

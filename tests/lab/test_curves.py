@@ -1,4 +1,4 @@
-"""Loss curves: the mean of the seeds, the band around it, and lines that differ without colour."""
+"""Loss curves and bars: the mean of the seeds, the band around it, and what differs without colour."""
 
 import matplotlib
 
@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 
-from synth_lib.lab.curves import loss_curves
+from synth_lib.lab.curves import bars, loss_curves
 
 
 @pytest.fixture(autouse=True)
@@ -46,3 +46,14 @@ def test_lines_differ_without_colour():
     styles = {(str(line._unscaled_dash_pattern), line.get_marker()) for line in fig.axes[0].lines}
     assert len(styles) == 7
     assert len({line.get_marker() for line in fig.axes[0].lines}) == 7
+
+
+def test_bars_show_mean_and_spread_and_differ_without_colour():
+    fig = bars({"dense": [1.0, 3.0], "random": 5.0}, label="loss (nats per token)")
+    draw(fig)
+    axes = fig.axes[0]
+    assert [bar.get_height() for bar in axes.patches] == [2.0, 5.0]
+    low, high = axes.collections[0].get_segments()[0][:, 1]
+    assert (low, high) == (1.0, 3.0)
+    assert len({bar.get_hatch() for bar in axes.patches}) == 2
+    assert axes.get_ylabel() == "loss (nats per token)"

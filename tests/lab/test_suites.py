@@ -55,10 +55,10 @@ def test_the_main_question_has_all_variants_and_seeds_and_the_language_model_fir
     assert order == first + last
 
 
-@pytest.mark.parametrize("task", suites.GPU)
-def test_the_control_has_the_size_of_the_largest_mixture(task):
+@pytest.mark.parametrize(("group", "task"), [*(("GPU", task) for task in suites.GPU), ("GRAMMAR", *suites.GRAMMAR)])
+def test_the_control_has_the_size_of_the_largest_mixture(group, task):
     """Counted without the data: a vocabulary of the size that the data has."""
-    settings = suites.GPU[task]
+    settings = getattr(suites, group)[task]
     vocab = {"language model": 87, "translation, grammar": 632}.get(task, 4000)
 
     def count(variant):

@@ -1,5 +1,7 @@
 """The tasks of chapter 13 against loops by hand, and against models that know some answers by heart."""
 
+import json
+import math
 from collections import Counter
 
 import pytest
@@ -11,7 +13,8 @@ from synth_lib.lab import tasks
 from synth_lib.lab.suites import experiment
 from synth_lib.lab.tasks import Examples, make_task, run_experiment
 from synth_lib.lab.train import Settings, mean_loss, train
-from synth_lib.text import corpora
+from synth_lib.text import corpora, grammar
+from synth_lib.text.baselines import bleu, copy_nearest, rouge_l
 
 CPU = torch.device("cpu")
 GRAMMAR = {"train": 80, "valid": 30, "test": 40, "unseen": 10}
@@ -127,6 +130,74 @@ def test_a_language_model_trains_on_the_text_that_is_named(train_on, parts):
             make_task("language model", CPU, **LANGUAGE_MODEL, **options)
 
 
+@pytest.fixture
+def few_dialogues(monkeypatch):
+    """Three dialogues of two turns or more a split, whose words say where they stand."""
+
+    def dialogues(folder=None):
+        return {
+            split: [
+                corpora.Dialogue(
+                    [[f"I begin {split} {number}.", "I cook."], [f"I reply {split} {number}."]],
+                    [f"{split} {number} says {turn}" + " very" * (turn * number) + " loud" for turn in range(4)],
+                )
+                for number in range(3)
+            ]
+            for split in corpora.SPLITS
+        }
+
+    monkeypatch.setattr(corpora, "dialogues", dialogues)
+
+
+DIALOGUE = {"vocab": 300, "max_length": 64}
+
+
+@torch.no_grad()
+def test_perplexity_counts_the_tokens_of_the_replies(few_dialogues):
+    task = tasks.DialogueTask(CPU, **DIALOGUE)
+    torch.manual_seed(1)
+    model = task.build(**SMALL, max_length=64).eval()
+    for parameter in model.parameters():
+        parameter.mul_(3)  # long and short replies have another loss
+    rows = [log_probabilities(task, model, task.splits["test"].batch(torch.tensor([row]))) for row in range(9)]
+    sums = [-sum(float(row[target]) for row, target in some) for some in rows]
+    assert [len(some) for some in rows] == [1 + len(task.tokenizer.encode(reply)) for _, reply in task.texts["test"]]
+    by_hand = math.exp(sum(sums) / sum(map(len, rows)))
+    over_replies = math.exp(sum(total / len(some) for total, some in zip(sums, rows, strict=True)) / len(rows))
+    found = task.measure(model)
+    assert found["perplexity"] == pytest.approx(by_hand, rel=1e-4) and abs(by_hand / over_replies - 1) > 1e-3
+
+
+def test_replies_are_measured_and_shown_with_what_was_written(few_dialogues):
+    task = tasks.DialogueTask(CPU, **DIALOGUE)
+    references = [reply for _, reply in task.texts["test"]]
+    perfect = task.rate(lambda split: references)
+    assert (perfect["bleu_1"], perfect["bleu_4"], perfect["rouge_l"]) == pytest.approx((100, 100, 100))
+    torch.manual_seed(1)
+    model = task.build(**SMALL, max_length=64).eval()
+    samples, written = task.samples(model), task.translations(model, "test")
+    assert [(one["reference"], one["written"]) for one in samples] == [
+        (references[row], written[row]) for row in (0, 2, 4, 6)
+    ]
+    assert samples[1]["context"] == task.texts["test"][2][0].split("\n") and len(samples[1]["context"]) == 4
+
+
+def test_the_baseline_of_a_dialogue_is_the_reply_to_the_nearest_context(few_dialogues, monkeypatch):
+    monkeypatch.setattr(tasks, "make_task", tasks.make_task.__wrapped__)
+    settings = {"data": DIALOGUE, "model": SMALL | {"max_length": 64}, "settings": {"steps": 1, "batch": 2}}
+    task = tasks.DialogueTask(CPU, **DIALOGUE)
+    copies = copy_nearest(task.texts["train"], [context for context, _ in task.texts["test"]])
+    result = run_experiment(experiment("dialogue", "copy nearest", question="baseline"), settings, CPU)
+    references = [reply for _, reply in task.texts["test"]]
+    assert result["metrics"]["bleu_4"] == pytest.approx(bleu(copies, references)[0], abs=0.006)
+    assert result["metrics"]["rouge_l"] == pytest.approx(rouge_l(copies, references), abs=0.006)
+    assert json.dumps(result) and 0 < result["metrics"]["bleu_4"] < 100
+    for seed, shown in ((1, True), (2, False)):  # a sample of the first seed alone
+        run = run_experiment(experiment("dialogue", "Random + Vanilla", seed, question="final"), settings, CPU)
+        assert ("samples" in run) == shown and run["metrics"].keys() > result["metrics"].keys()
+        assert run["metrics"]["perplexity"] == pytest.approx(math.exp(run["metrics"]["test_loss"]), rel=1e-3)
+
+
 # Models that know answers by heart
 
 
@@ -158,6 +229,22 @@ def test_a_translator_is_measured_on_the_test_texts_in_their_order(translation):
     assert found["phenomena"]["all"] == (40, 40) and found["unseen"] == (10, 10)
     found = translation.measure(Translator(translation, [texts["train"], texts["valid"], texts["test"][7:17]]))
     assert found["exact_match"] == 10 / 40 and found["bleu"] < 60
+
+
+def test_the_baseline_of_a_translation_copies_from_training_texts_alone(translation):
+    """It is measured as a model is, on the same texts."""
+    run = experiment("translation, grammar", "copy nearest", question="baseline")
+    settings = {"data": GRAMMAR, "model": SMALL | {"max_length": 15}, "settings": {"steps": 1}}
+    result = run_experiment(run, settings, CPU)
+    assert run.items() <= result.items() and result["status"] == "finished" and json.dumps(result)
+    sentences, texts = translation.sentences, translation.texts
+    copies = {
+        split: copy_nearest(texts["train"], [one.english for one in sentences[split]]) for split in ("test", "unseen")
+    }
+    found, references = result["metrics"], [one.german for one in sentences["test"]]
+    assert found["bleu"] == pytest.approx(bleu(copies["test"], references)[0], abs=0.006)
+    assert found["phenomena"] == grammar.score(sentences["test"], copies["test"]) and found["exact_match"] == 0
+    assert found["unseen"] == (0, 10) and found.keys() == translation.measure(Translator(translation, [])).keys()
 
 
 class Reader:

@@ -8,7 +8,7 @@ import torch
 
 from synth_lib.lab import runner, suites
 from synth_lib.lab.runner import read_record, run_suite
-from synth_lib.lab.suites import NANOGPT, VARIANTS, Suite, experiment, settings_of, suite, title
+from synth_lib.lab.suites import NANOGPT, VARIANTS, WIDER, Suite, experiment, settings_of, suite, title
 from synth_lib.lab.tasks import make_task, run_experiment
 from synth_lib.lab.tuning import best_settings, has_tables, settled, steps_to, tuned_stages
 from synth_lib.models import LanguageModel
@@ -132,6 +132,64 @@ def test_the_suite_has_as_many_runs_as_it_says_and_every_one_is_sound():
     with torch.device("meta"):
         model = LanguageModel(65, **settings_of(recorded[0], chosen.tasks[TASK])[0])
     assert sum(parameter.numel() for parameter in model.parameters()) == 804_096  # that of nanoGPT
+
+
+def stages_of(name):
+    """The runs that each stage of a suite asks for, when those before are done."""
+    chosen, recorded, found = suite(name), [], []
+    for stage in chosen.stages:
+        found.append(stage(recorded))
+        recorded += map(made_up, found[-1])
+    for run in recorded:
+        arguments, settings = settings_of(run, chosen.tasks[run["task"]])
+        assert arguments["d_model"] % arguments["head"] == 0 and settings.seed == run["seed"]
+        assert (run["seed"] == 0) == (run["question"] == "tuning") and settings.precision == "float32"
+    assert len({title(run) for run in recorded}) == len(recorded)
+    return found
+
+
+def test_the_grammar_has_its_main_variants_whole_before_the_others_begin():
+    main, others = ["Vanilla", "Dense", "Random"], [*list(VARIANTS)[3:], WIDER]
+    stages = stages_of("grammar")
+    sweep, factors, final, *rest, choice = stages
+    assert [run["variant"] for run in sweep] == [variant for variant in main for _ in range(3)]
+    assert {run["variant"] for run in factors} == {"Random"} and len(factors) == 3
+    assert [(run["variant"], run["seed"]) for run in final] == [(variant, n) for n in range(1, 6) for variant in main]
+    sweep, factors, final = rest
+    assert [run["variant"] for run in sweep] == [variant for variant in others for _ in range(3)]
+    assert [run["variant"] for run in factors] == sorted(3 * [*WITH_TABLES - {"Random"}], key=others.index)
+    assert [(run["variant"], run["seed"]) for run in final] == [(variant, n) for n in range(1, 4) for variant in others]
+    assert {run["question"] for run in choice} == {"choice"} and {run["variant"] for run in choice} == set(main)
+    assert list(map(len, stages)) == [9, 3, 15, 21, 9, 21, 6]
+    assert [run["question"] for run in suite("grammar").runs] == ["baseline"]
+    wider = [settings_of(run, suites.GRAMMAR[run["task"]])[0] for run in final if run["variant"] == WIDER]
+    assert {(sizes["d_model"], sizes["score"]) for sizes in wider} == {(100, "dot_product")}
+
+
+def test_tatoeba_goes_on_from_three_variants_to_all_and_then_to_the_cross_attention():
+    chosen, stages = suite("tatoeba"), stages_of("tatoeba")
+    *tuned_runs, cross, choice = stages
+    finals = tuned_runs[2::3]
+    assert [{run["question"] for run in runs} for runs in finals] == [{"final"}] * 3
+    groups = [list(dict.fromkeys(run["variant"] for run in runs)) for runs in finals]
+    assert groups[0] == ["Vanilla", "Dense", "Random"] and groups[1] == ["Factorized Random", "Random + Vanilla"]
+    assert sorted(sum(groups, [])) == sorted(VARIANTS)
+    assert list(map(len, stages)) == [9, 3, 15, 6, 6, 6, 12, 3, 12, 3, 6]
+    random_finals = [run for run in finals[0] if run["variant"] == "Random"][:3]
+    expected = [run | {"question": "cross-attention", "model": {"cross_score": "random"}} for run in random_finals]
+    assert cross == expected and {run["question"] for run in choice} == {"choice"}
+    assert chosen.stages[-2]([]) == []  # without a record it waits
+    sizes, _ = settings_of(cross[0], suites.TATOEBA[cross[0]["task"]])
+    assert sizes["cross_score"] == sizes["score"] == "random"
+
+
+def test_the_dialogues_have_three_variants_and_then_their_mixtures():
+    stages = stages_of("dialogue")
+    assert list(map(len, stages)) == [9, 3, 15, 6, 3, 6, 6]
+    assert {run["variant"] for run in stages[2]} == {"Vanilla", "Dense", "Random"}
+    assert {run["variant"] for run in stages[5]} == {"Random + Vanilla", "Dense + Vanilla"}
+    task = suites.DIALOGUE["dialogue"]
+    assert task["data"]["max_length"] == task["model"]["max_length"]
 
 
 @pytest.fixture

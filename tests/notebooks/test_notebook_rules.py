@@ -4,7 +4,7 @@ import pytest
 from nbformat import v4
 
 from tests.helpers import notebook_rules as rules
-from tools.build_notebooks import notebook_metadata
+from tools.build_notebooks import FOLDED, notebook_metadata
 
 
 def notebook(*cells):
@@ -18,6 +18,10 @@ def notebook(*cells):
 
 def code(source, *outputs, **metadata):
     return v4.new_code_cell(source, outputs=list(outputs), metadata=metadata)
+
+
+def told(text, **metadata):
+    return v4.new_markdown_cell(text, metadata=metadata)
 
 
 def prints(text, name="stdout"):
@@ -39,6 +43,7 @@ IMAGE = shows(image_png="aGVsbG8=", text_plain="<Figure size 500x300 with 1 Axes
 CAPTION = shows(text_markdown="*Figure: a map of 6 rows, darkest on the diagonal.*")
 EXERCISE = "def answer(x):\n    ### BEGIN SOLUTION\n    return x.softmax(dim=-1)\n    ### END SOLUTION"
 BLANK = "def answer(x):\n    raise NotImplementedError"
+IGNORED = "nbval-ignore-output"
 SIZES = "batch, length = 2, 6\nwords = 'a b c'.split()"
 
 RIGHT = {
@@ -57,6 +62,23 @@ RIGHT = {
     "rule_varies": [
         notebook(code("# Output varies: times differ between machines.\nt", tags=["nbval-ignore-output"])),
     ],
+    "rule_folded": [
+        notebook(code("# @title The values are the same\nassert True", **FOLDED)),
+        notebook(code("# @title Times\n# Output varies: it does.\nt", **FOLDED | {"tags": ["hide-input", IGNORED]})),
+    ],
+    "rule_few_true": [notebook(code("x", prints("True\n" * 10 + "Truely untrue")))],
+    "rule_solutions": [
+        notebook(
+            code(EXERCISE, exercise="02.1"),
+            told("Because it does. " * 5, solution="02.1"),
+            code('check("02.1", another)', solution="02.1"),
+        ),
+        notebook(code(BLANK, exercise="02.1")),
+    ],
+    "rule_stretch": [
+        notebook(told("### Stretch 02.1: break it\n\ntext"), code(BLANK, exercise="02.1")),
+        notebook(told("no exercise, no stretch")),
+    ],
     "rule_shapes_are_checked": [
         notebook(code('# x: (batch, length, d_model)\nx = axes(x, "batch length d_model")')),
         notebook(code('# batch x length\nx = axes_short(x, "batch length")')),
@@ -64,9 +86,7 @@ RIGHT = {
         notebook(code("# the batch, in order (length and all), max(1, 2)")),
     ],
     "rule_sizes_differ": [
-        notebook(
-            code(SIZES), code("axes = Axes(batch=batch, length=length, key=len(words), d_model=4 * batch)")
-        ),
+        notebook(code(SIZES), code("axes = Axes(batch=batch, length=length, key=len(words), d_model=4 * batch)")),
         notebook(code("axes = Axes(batch=2, d_model=12, head=3)")),
         notebook(code("n = 2"), code("axes = Axes(batch=n, length=3)"), code("n = 3")),
     ],
@@ -75,9 +95,7 @@ RIGHT = {
         notebook(code('reduce(x, "batch length -> batch", "mean")\nx.repeat(2, 1)\naxes["d_head"]')),
     ],
     "rule_exercises": [
-        notebook(
-            code(EXERCISE, exercise="02.1"), code('print("before")\ncheck("02.1", answer)', check="02.1")
-        ),
+        notebook(code(EXERCISE, exercise="02.1"), code('print("before")\ncheck("02.1", answer)', check="02.1")),
     ],
 }
 
@@ -100,8 +118,7 @@ WRONG = {
         notebook(code("x", prints("saved C:\\Users\\ada"))),
     ],
     "rule_digits": [
-        notebook(code("x", prints(text)))
-        for text in ("0.12345", "12.345", "1.0000", "1234.5", "1,234.5", "1.2345e-05")
+        notebook(code("x", prints(text))) for text in ("0.12345", "12.345", "1.0000", "1234.5", "1,234.5", "1.2345e-05")
     ]
     + [
         notebook(code("x", shows(text_html="<td>0.98765</td>"))),
@@ -124,6 +141,29 @@ WRONG = {
         notebook(code("seconds", tags=["nbval-ignore-output"])),
         notebook(code("# NBVAL_IGNORE_OUTPUT\nseconds")),
         notebook(code("# Output varies: it fails.\n1 / 0", tags=["raises-exception"])),
+    ],
+    "rule_folded": [
+        notebook(code("# @title No tag\n1", cellView="form", jupyter={"source_hidden": True})),
+        notebook(code("# @title The tag alone\n1", tags=["hide-input"])),
+        notebook(code("1  # no title", **FOLDED)),
+    ],
+    "rule_few_true": [
+        notebook(code("x", prints("True\n" * 11))),
+        notebook(code("x", prints("True " * 6)), code("x", shows(text_plain="(True, True, True, True, True)"))),
+    ],
+    "rule_solutions": [
+        notebook(code(EXERCISE, exercise="02.1"), code('check("02.1", another)', solution="02.1")),
+        notebook(code(EXERCISE, exercise="02.1"), told("Because it does. " * 5, solution="02.1")),
+        notebook(
+            code(EXERCISE, exercise="02.1"),
+            told("Because it does. " * 5, solution="02.2"),
+            code('check("02.1", another)', solution="02.2"),
+        ),
+    ],
+    "rule_stretch": [
+        notebook(code(BLANK, exercise="02.1")),
+        notebook(told("### Stretch 02.2: another"), code(BLANK, exercise="02.1")),
+        notebook(told("### Stretch 02.1: a\n### Stretch 02.2: b"), code(BLANK, exercise="02.1")),
     ],
     "rule_shapes_are_checked": [
         notebook(code("x = x @ w  # (batch, length, d_model)")),
@@ -156,9 +196,7 @@ WRONG = {
         notebook(code(EXERCISE, exercise="03.1"), code('check("03.1", answer)', check="03.1")),
         notebook(code("x = 1", exercise="02.1"), code('check("02.1", x)', check="02.1")),
         notebook(code('check("02.1", answer)', check="02.1")),
-        notebook(
-            code(EXERCISE, exercise="02.1"), code('check("02.1", answer)', check="02.1"), code("answer(1)")
-        ),
+        notebook(code(EXERCISE, exercise="02.1"), code('check("02.1", answer)', check="02.1"), code("answer(1)")),
     ],
 }
 
@@ -197,5 +235,6 @@ def test_blank_notebook_holds_no_solution():
     assert rules.rule_blank(notebook(code(BLANK, exercise="02.1")), solved) == []
     assert rules.rule_blank(solved, solved)
     assert rules.rule_blank(notebook(code("def answer(x):\n    pass", exercise="02.1")), solved)
-    told = v4.new_markdown_cell("Write `return x.softmax(dim=-1)`.")
-    assert rules.rule_blank(notebook(code(BLANK, exercise="02.1"), told), solved)
+    assert rules.rule_blank(notebook(code(BLANK, exercise="02.1"), told("because", solution="02.1")), solved)
+    told_all = v4.new_markdown_cell("Write `return x.softmax(dim=-1)`.")
+    assert rules.rule_blank(notebook(code(BLANK, exercise="02.1"), told_all), solved)

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 import torch
 
-from synth_lib.text.baselines import bleu, copy_nearest, ngram_loss, tfidf_logistic_regression
+from synth_lib.text.baselines import bleu, copy_nearest, ngram_loss, rouge_l, tfidf_logistic_regression
 from synth_lib.text.corpora import DATA, evaluation_windows, glosses, random_windows, shakespeare, translation_pairs
 from synth_lib.text.grammar import score, sentences
 
@@ -28,16 +28,67 @@ def test_rare_words_count_the_more():
     assert copy_nearest(train, ["the cat"]) == ["2"]
 
 
+def test_copying_against_loops():
+    """TF-IDF by hand, of words and word pairs, and every cosine by itself."""
+    splits = sentences(train=60, valid=1, test=20, unseen=1)
+    train = [(one.english, one.german) for one in splits["train"]]
+
+    def counts(text):
+        words = text.lower().split()  # the grammar puts a space before each mark
+        return Counter([*words, *zip(words, words[1:], strict=False)])
+
+    documents = Counter(term for source, _ in train for term in counts(source))
+
+    def vector(text):
+        found = {
+            term: (1 + math.log(count)) * (1 + math.log((1 + len(train)) / (1 + documents[term])))
+            for term, count in counts(text).items() if term in documents
+        }  # fmt: skip
+        norm = math.sqrt(sum(weight**2 for weight in found.values()))
+        return {term: weight / norm for term, weight in found.items()}
+
+    known = [vector(source) for source, _ in train]
+    for one in splits["test"]:
+        query = vector(one.english)
+        cosines = [sum(weight * other.get(term, 0) for term, weight in query.items()) for other in known]
+        assert copy_nearest(train, [one.english]) == [train[cosines.index(max(cosines))][1]]
+
+
 def test_bleu_is_that_of_sacrebleu():
     assert bleu(["the cat sat on the mat"], ["the cat sat on the mat"])[0] == pytest.approx(100)
     # By hand: 5 of 6, 3 of 5, 2 of 4 and 1 of 3 n-grams are right, at equal length.
     value, signature = bleu(["the cat sat on a mat"], ["the cat sat on the mat"])
     assert value == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25)
+    assert bleu(["the cat sat on a mat"], ["the cat sat on the mat"], order=1)[0] == pytest.approx(100 * 5 / 6)
     assert "tok:13a" in signature and "version:" in signature
     # A text that is too short is punished: the reference is what is long.
     assert bleu(["the cat sat on"], ["the cat sat on the mat"])[0] == pytest.approx(100 * 2.718281828 ** (1 - 6 / 4))
     with pytest.raises(ValueError, match="1 translations but 2 references"):
         bleu(["a"], ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("text", "reference", "value"),
+    [
+        ("the cat sat", "The cat sat!", 100),
+        ("police kill the gunman", "police killed the gunman", 75),  # police the gunman
+        ("the gunman kill police", "police killed the gunman", 50),  # the gunman: the order counts
+        ("b a c", "a x b y c", 100 * 2 * 2 / 8),  # a gap is no fault
+        ("a a a", "a", 50),  # a word of the reference is found once
+        ("I'm", "I m", 100),
+        ("dog", "cat", 0),
+        ("", "cat", 0),
+        ("!", "?", 0),
+    ],
+)
+def test_rouge_l_by_hand(text, reference, value):
+    assert rouge_l([text], [reference]) == pytest.approx(value)
+    assert rouge_l([text, "x y"], [reference, "x"]) == pytest.approx((value + 100 * 2 / 3) / 2)  # the mean over texts
+
+
+def test_rouge_l_needs_pairs():
+    with pytest.raises(ValueError, match="2 texts but 1 references"):
+        rouge_l(["a", "b"], ["a"])
 
 
 def test_a_linear_classifier_reads_words():

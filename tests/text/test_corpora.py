@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from synth_lib.text import corpora
 from synth_lib.text.corpora import (
     DATA,
     FILES,
@@ -371,3 +372,51 @@ def test_a_classification_batch_has_labels():
     tokens, lengths, labels = classification_batch([(torch.tensor([4, 5]), 3), (torch.tensor([6]), 0)], tokenizer, 3)
     assert tokens.tolist() == [[4, 5, 0], [6, 0, 0]] and lengths.tolist() == [2, 1] and labels.tolist() == [3, 0]
     assert labels.dtype == torch.int64
+
+
+# Replies
+
+
+def two_chats(monkeypatch):
+    chats = [
+        corpora.Dialogue([["I begin.", "I cook."], ["I reply."]], [f"{name} {turn}" for turn in range(5)])
+        for name in ("cat", "dog")
+    ]
+    monkeypatch.setattr(corpora, "dialogues", lambda folder=None: {"train": chats, "valid": chats[:1], "test": chats})
+
+
+def test_a_source_has_both_personas_and_the_last_turns(monkeypatch):
+    """That of the one who replies stands behind that of the other."""
+    two_chats(monkeypatch)
+    corpus = corpora.replies(vocab=300, max_length=60, turns=2)
+    assert corpus.texts["valid"] == [
+        ("I begin. I cook.\nI reply.\ncat 0", "cat 1"),
+        ("I reply.\nI begin. I cook.\ncat 0\ncat 1", "cat 2"),
+        ("I begin. I cook.\nI reply.\ncat 1\ncat 2", "cat 3"),
+        ("I reply.\nI begin. I cook.\ncat 2\ncat 3", "cat 4"),
+    ]
+    assert len(corpus.texts["train"]) == 8 and corpus.cut == {"train": 0, "valid": 0, "test": 0}
+    for split, examples in corpus.splits.items():
+        for (source, reply), (text, answer) in zip(examples, corpus.texts[split], strict=True):
+            ends = (source == corpus.tokenizer.separator).nonzero()[:, 0].tolist()
+            parts = [source[start + 1 : end] for start, end in zip([-1, *ends], [*ends, len(source)], strict=True)]
+            assert list(map(corpus.tokenizer.decode, parts)) == text.split("\n")
+            assert corpus.tokenizer.decode(reply) == answer
+
+
+def test_a_long_source_loses_its_beginning_and_the_corpus_counts_it(monkeypatch):
+    two_chats(monkeypatch)
+    whole, cut = (corpora.replies(vocab=300, max_length=length) for length in (60, 12))
+    lengths = [len(source) for source, _ in whole.splits["train"]]
+    for (source, reply), (its_end, same) in zip(whole.splits["train"], cut.splits["train"], strict=True):
+        assert torch.equal(its_end, source[-11:]) and torch.equal(reply, same)
+    assert cut.cut["train"] == sum(length > 11 for length in lengths) > 0 and cut.texts == whole.texts
+
+
+def test_the_most_replies_lie_at_even_distances(monkeypatch):
+    two_chats(monkeypatch)
+    every, few = corpora.replies(vocab=300, max_length=60), corpora.replies(vocab=300, max_length=60, most=4)
+    assert few.texts["test"] == every.texts["test"][::2] and few.texts["valid"] == every.texts["valid"]
+    assert few.texts["train"] == every.texts["train"]
+    with pytest.raises(ValueError, match="turns is 0"):
+        corpora.replies(turns=0)

@@ -5,6 +5,7 @@ import pytest
 
 from tools import build_notebooks
 from tools.build_notebooks import (
+    FOLDED,
     SourceError,
     build,
     build_chapter,
@@ -73,7 +74,7 @@ def test_an_unchanged_chapter_is_left_alone(source, tmp_path):
 
 def test_two_builds_are_byte_identical(source):
     first, second = (execute(build(source, True), source.parent) for _ in range(2))
-    varying = [cell for cell in first.cells + second.cells if "tags" in cell.metadata]
+    varying = [cell for cell in first.cells + second.cells if "nbval-ignore-output" in cell.metadata.get("tags", [])]
     for cell in varying:
         cell.outputs = []
     assert len(varying) == 2 and nbformat.writes(first) == nbformat.writes(second)
@@ -106,7 +107,7 @@ def test_solutions_are_cut_with_their_indentation():
 
 def test_metadata_of_the_exercises(source):
     _, setup, lesson, exercise, check, varies = build(source, False).cells
-    assert setup.metadata == {"cellView": "form", "jupyter": {"source_hidden": True}}
+    assert setup.metadata == FOLDED
     assert lesson.metadata == {}
     assert exercise.metadata.nbgrader.solution and not exercise.metadata.nbgrader.grade
     assert check.metadata.nbgrader.locked and check.metadata.nbgrader.points == 3
@@ -162,3 +163,47 @@ def test_blank_cells_equal_the_release_of_nbgrader(source):
     for step in (clear, check):
         released, resources = step.preprocess(released, resources)
     assert released.cells == build(source, False).cells
+
+
+SOLVED_ALONE = """
+# %% [markdown] solution="02.1"
+# Why it works.
+
+# %% solution="02.1"
+check("02.1", lambda x: 2 * x)
+
+# %% fold=true
+# @title The same, checked
+assert double is not None
+
+# %% fold=true
+# @title How long it takes
+# Output varies: it is a time.
+print(1)
+"""
+
+
+def test_a_solution_cell_is_in_the_solved_notebook_alone_and_a_folded_one_is_folded_everywhere(source):
+    source.write_text(SOURCE + SOLVED_ALONE, encoding="utf8")
+    blank, solved = build(source, False), build(source, True)
+    assert [cell.metadata for cell in solved.cells[6:8]] == [{"solution": "02.1"}] * 2
+    assert [cell.id for cell in blank.cells] == [cell.id for cell in solved.cells if "solution" not in cell.metadata]
+    checked, varies = blank.cells[-2:]
+    assert checked.metadata == FOLDED
+    assert varies.metadata == FOLDED | {"tags": ["hide-input", "nbval-ignore-output"]}
+
+
+@pytest.mark.parametrize(
+    "marker, message",
+    [
+        ("fold=1", "A folded cell has fold=true"),
+        ("[markdown] fold=true", "A folded cell has fold=true"),
+        ("fold=true", "its first line is `# @title"),
+        ("solution=2.1", "The number of an exercise is a text"),
+        ('check="02.9" solution="02.1"', "is no exercise and no check"),
+    ],
+)
+def test_wrong_markers_of_folds_and_solutions_are_refused(source, marker, message):
+    source.write_text(f"{SOURCE}\n# %% {marker}\n# text\n", encoding="utf8")
+    with pytest.raises(SourceError, match=message):
+        read_source(source)

@@ -7,7 +7,7 @@ from nbformat import v4
 from tools.build_notebooks import NOTEBOOKS, build, execute
 from tools.merge_notebooks import compared, merge
 
-SOURCE = '''\
+SOURCE = """\
 # %% [markdown]
 # # 02 A chapter
 
@@ -29,6 +29,9 @@ def double(x):
 # %% check="02.1"
 check("02.1", double)
 
+# %% solution="02.1"
+check("another way", lambda x: 2 * x)
+
 # %% exercise="02.2"
 def triple(x):
     ### BEGIN SOLUTION
@@ -43,7 +46,7 @@ check("both", lambda x: double(x) + triple(x))
 
 # %%
 print("a long lesson")
-'''
+"""
 
 
 def contains(many, few):
