@@ -211,7 +211,7 @@ def _train(chosen):
         task = _own_task(kind, options)
         if options["sample"]:
             task.check_sample(options["sample"])
-        baseline = task.baseline()
+        counted = task.counted()
         print(*task.lines, sep="\n", flush=True)
         start_training = partial(task.train, sizes, settings, **run)
     else:
@@ -229,7 +229,7 @@ def _train(chosen):
         return 1
     print(f"{record['final_loss']:.3f} {record['unit']} at step {settings.steps}, {folder / 'record.json'}")
     if kind:
-        record["results"] = {"the model": own.measured(task, model, settings.precision)} | baseline
+        record["results"] = {"the model": own.measured(task, model, settings.precision)} | counted
         write_whole(folder / "record.json", lambda file: file.write(json.dumps(record, indent=1).encode()))
         own.print_table(record["results"])
     if options["sample"]:

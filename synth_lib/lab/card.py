@@ -200,7 +200,8 @@ class Measuring:
                         raise ValueError(_another(path, name, found.get(name), wanted))
 
     def missing(self):
-        return [step for step in self.steps if (self.best(step) or {"skipped": True})["skipped"]]
+        found = {step: self.best(step) for step in self.steps}
+        return [step for step, record in found.items() if record is None or record["skipped"]]
 
     def done(self):
         return len(self.steps) - len(self.missing())

@@ -72,7 +72,7 @@ class OwnText:
     def evaluation_windows(self, split):
         return corpora.evaluation_windows(self.splits[split], self.length, self.windows)
 
-    def baseline(self):
+    def counted(self):
         """The best n-gram counts, chosen on valid: {its name: {column of the table: loss}}."""
         vocab, losses = self.tokenizer.vocab, {}
         for order in ORDERS:
@@ -140,7 +140,6 @@ class _OwnTable:
         if any(corpus.dropped.values()):
             dropped = ", ".join(f"{split} {number}" for split, number in corpus.dropped.items())
             self.lines.append(f"left out, since they need more than max_length = {length} tokens: {dropped}")
-        self.texts = corpus.texts
 
     def train(self, sizes, settings, **options):
         """-> (model, record), see `lab.train.train`. Raises ValueError for a batch that training cannot fill."""
@@ -188,9 +187,9 @@ class OwnPairs(_OwnTable, TranslationTask):
             self.tokenizer, rows, lambda pair: tuple(map(self.tokenizer.encode, pair)), length
         )
         self._say_dropped(corpus, length)
-        self._make_splits({split: self._examples(pairs, device) for split, pairs in corpus.splits.items()})
+        self._take(corpus, device)
 
-    def baseline(self):
+    def counted(self):
         """BLEU of copying: {its name: {column of the table: BLEU}}."""
         sources, references = zip(*self.texts["test"], strict=True)
         score, signature = baselines.bleu(baselines.copy_nearest(self.texts["train"], sources), references)
@@ -225,7 +224,8 @@ class OwnLabels(_OwnTable, ClassificationTask):
             raise ValueError(
                 f"the training examples of {path} have one label alone, {min(trained)!r}: give more of the others"
             )
-        self.lines.append("labels: " + ", ".join(f"{label!r} {labels[label]:,}" for label in self.labels))
+        shown = ", ".join(f"{label!r} {labels[label]:,}" for label in self.labels[:20])
+        self.lines.append(f"{len(self.labels)} labels: {shown}" + ", ..." * (len(self.labels) > 20))
         if unseen := [label for label in self.labels if label not in trained]:
             self.lines.append(f"in valid or test alone, so training never shows them: {', '.join(map(repr, unseen))}")
         tokenizer = self._make_tokenizer((text for text, _ in rows["train"]), vocab)
@@ -234,13 +234,13 @@ class OwnLabels(_OwnTable, ClassificationTask):
             tokenizer, rows, lambda row: (tokenizer.encode(row[0]), self.labels.index(row[1])), length
         )
         self._say_dropped(corpus, length)
-        splits = {}
+        self.texts, splits = corpus.texts, {}
         for split, examples in corpus.splits.items():
             tokens, lengths, numbers = corpora.classification_batch(examples, tokenizer)
             splits[split] = Examples([(tokens, lengths), (lengths, None), (numbers, None)], lengths[:, None], device)
         self._make_splits(splits)
 
-    def baseline(self):
+    def counted(self):
         """Counting words, and no words: {name: {column of the table: share of right labels}}."""
         train, parts = self.texts["train"], ("valid", "test")
         labels = Counter(label for _, label in train)

@@ -93,7 +93,7 @@ def test_a_whole_call_does_everything_once_in_order_and_the_next_nothing(tmp_pat
     assert set(record) == {*HEAD, "check", "core", "layer", "train", "decode"}
     assert record["skipped"] == record["failed"] == [] and record["sizes"] == bench.TINY
     assert record["check"]["cases"] == 72 and len(record["core"]) == len(record["layer"]) == 4
-    assert "12 steps" not in said and "check     1 of 1 steps done; 72 cases, 0 wrong" in said
+    assert "speed     11 of 11 steps done" in said and "check     1 of 1 steps done; 72 cases, 0 wrong" in said
     assert "18 runs recorded, 0 to do" in said and "the same command" not in said
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     status, names, said = ask(asked, tmp_path)

@@ -170,7 +170,7 @@ def test_characters_that_training_lacks_count_as_never_seen(tmp_path):
     assert "2 of them are in valid or test alone, so training never shows them: 'Q' '§'" in task.lines[1]
     assert task.tokenizer.vocab == len(set(text))
     assert task.tokenizer.decode(task.splits["test"]) == split_text(text)["test"]
-    assert all(math.isfinite(loss) for row in task.baseline().values() for loss in row.values())
+    assert all(math.isfinite(loss) for row in task.counted().values() for loss in row.values())
     assert "training has all of them" in OwnText(write(tmp_path, TEXT), length=8, windows=4).lines[1]
 
 
@@ -238,6 +238,12 @@ def test_labels_of_one_class_are_refused_and_those_that_training_lacks_are_said(
     changed = [f"{some}\tw" if text == some else row for text, row in zip(texts, rows, strict=True)]
     task = task_of("labels", write(tmp_path, "\n".join(changed)))
     assert "in valid or test alone, so training never shows them: 'w'" in task.lines and task.classes == 4
+
+
+def test_many_labels_are_not_all_shown(tmp_path):
+    rows = "".join(f"text {number}\tlabel {number % 30:02}\n" for number in range(300))
+    (line,) = [line for line in task_of("labels", write(tmp_path, rows)).lines if line.startswith("30 labels: ")]
+    assert line.startswith("30 labels: 'label 00' 10, 'label 01' 10, ") and line.endswith("'label 19' 10, ...")
 
 
 @pytest.mark.parametrize(
@@ -312,7 +318,7 @@ def test_the_best_ngrams_are_those_of_a_slow_count(tmp_path):
         split: [counted_loss(parts["train"], parts[split], 9, 5, order, len(set(text))) for order in range(1, 7)]
         for split in ("valid", "test")
     }
-    ((name, row),) = task.baseline().items()
+    ((name, row),) = task.counted().items()
     best = min(range(6), key=lambda number: slow["valid"][number])
     assert name == f"{best + 1}-gram counts, the best of 1 to 6 on valid"
     assert row["valid, nats per token"] == pytest.approx(slow["valid"][best], rel=1e-6)
@@ -322,17 +328,17 @@ def test_the_best_ngrams_are_those_of_a_slow_count(tmp_path):
 def test_orders_that_no_number_holds_are_not_counted(tmp_path):
     task = OwnText(write(tmp_path, TEXT * 9), length=4, windows=2)
     task.tokenizer.vocab = 40_000
-    assert "the best of 1 to 4 on valid" in next(iter(task.baseline()))
+    assert "the best of 1 to 4 on valid" in next(iter(task.counted()))
 
 
 def test_copying_and_counting_words_use_the_same_split(tmp_path):
     splits = split_rows(read_rows(write(tmp_path, FILES["pairs"])))
     sources, targets = zip(*splits["test"], strict=True)
     expected, _ = bleu(copy_nearest(splits["train"], sources), targets)
-    ((_, row),) = task_of("pairs", tmp_path / "own.txt").baseline().items()
+    ((_, row),) = task_of("pairs", tmp_path / "own.txt").counted().items()
     assert row == {"test, BLEU": expected} and 0 < expected < 100
     splits = split_rows(read_rows(write(tmp_path, FILES["labels"])))
-    words, largest = task_of("labels", tmp_path / "own.txt").baseline().items()
+    words, largest = task_of("labels", tmp_path / "own.txt").counted().items()
     common = Counter(label for _, label in splits["train"]).most_common(1)[0][0]
     assert repr(common) in largest[0]
     for split in ("valid", "test"):
@@ -344,7 +350,7 @@ def test_copying_and_counting_words_use_the_same_split(tmp_path):
 def test_texts_without_words_have_the_largest_class_alone(tmp_path):
     rows = "".join(f"{chr(0x4E00 + number)}\t{'ab'[number % 2]}\n" for number in range(100))
     task = task_of("labels", write(tmp_path, rows))
-    assert [name[:6] for name in task.baseline()] == ["always"]
+    assert [name[:6] for name in task.counted()] == ["always"]
     assert "no TF-IDF: the training texts have no word of two letters or more" in task.lines
 
 
