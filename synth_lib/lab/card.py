@@ -2,7 +2,7 @@
 
     check    every fast form equals the plain one
     speed    the speed record: attention alone, whole layers, training, writing, and the forms that are compiled
-    suites   those of WORTH that there are
+    suites   many trainings each, the most important suite first
 
 The parts share the minutes. The folder keeps all that was done, and the same command does the rest: the runs that a
 suite's record lacks, and the steps of check and speed that did not end. Each try of a step has a file of its own in
