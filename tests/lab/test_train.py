@@ -635,4 +635,4 @@ def test_a_command_that_does_not_exist_is_exit_status_2(command, capsys):
     except SystemExit as stop:
         status = stop.code
     out, err = capsys.readouterr()
-    assert status == 2 and ("train | suite | probes | bench" in out + err or "unrecognized arguments" in err)
+    assert status == 2 and ("train | suite | probes | bench | card" in out + err or "unrecognized arguments" in err)
