@@ -22,7 +22,10 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sd
 
 
 def times(steps, *, rounds=9, seconds=None, device="cpu"):
-    """How long each step takes: {name: {"ms", "low", "high"}}, the median and the quartiles of the rounds.
+    """How long each step takes: {name: {"ms", "low", "high", "rounds"}}, the median and the quartiles of the rounds.
+
+    "rounds" says how many were made. Where the seconds were up before all of them, "low" and "high" are None: the
+    quartiles of one round are one and the same number, and would call any two steps different.
 
     Each step is called twice until it is warm, one step after the other. Then each round calls all of them in turn.
     One measurement is the mean of as many calls as fit into 5 ms, at least one.
@@ -39,7 +42,11 @@ def times(steps, *, rounds=9, seconds=None, device="cpu"):
         ValueError: rounds is less than 1.
     """
     measured = measurements(steps, rounds=rounds, seconds=seconds, device=device)
-    return {name: spread(milliseconds) for name, milliseconds in measured.items()}
+    found = {name: spread(milliseconds) | {"rounds": len(milliseconds)} for name, milliseconds in measured.items()}
+    for numbers in found.values():
+        if numbers["rounds"] < rounds:
+            numbers |= {"low": None, "high": None}
+    return found
 
 
 def measurements(steps, *, rounds=9, seconds=None, device="cpu"):

@@ -186,20 +186,34 @@ def test_times_warms_each_step_up_and_then_calls_all_in_turn(clock):
     assert clock.log.count("long") == clock.log.count("longer") == 2 + 4
     assert clock.log.count("short") == 2 + 4 * 23  # as many as fit into 5 ms
     for name, milliseconds in sizes.items():  # of one call
-        assert found[name] == {"ms": milliseconds, "low": milliseconds, "high": milliseconds}
+        assert found[name] == {"ms": milliseconds, "low": milliseconds, "high": milliseconds, "rounds": 4}
 
 
 def test_times_gives_median_and_quartiles_in_order(monkeypatch):
     given = iter([99.0, 7.0, 3.0, 1.0, 2.0, 100.0])  # the first tells how often to call, then five rounds
     monkeypatch.setattr(measure, "_milliseconds", lambda *arguments, **options: next(given))
-    assert measure.times({"step": lambda: None}, rounds=5) == {"step": {"ms": 3.0, "low": 2.0, "high": 7.0}}
+    assert measure.times({"step": lambda: None}, rounds=5)["step"] == {"ms": 3.0, "low": 2.0, "high": 7.0, "rounds": 5}
 
 
 def test_times_starts_no_round_after_the_seconds_but_always_one(clock):
     found = measure.times({"step": clock.step("step", 6)}, rounds=50, seconds=0)
-    assert len(clock.log) == 3 and found["step"] == {"ms": 6, "low": 6, "high": 6}
-    measure.times({"step": clock.step("step", 6)}, rounds=50, seconds=0.031)  # warm after 12 ms; rounds at 18, 24, 30
-    assert len(clock.log) == 3 + 2 + 4
+    assert len(clock.log) == 3 and found["step"]["rounds"] == 1
+    found = measure.times({"step": clock.step("step", 6)}, rounds=50, seconds=0.031)  # warm after 12; at 18, 24, 30
+    assert len(clock.log) == 3 + 2 + 4 and found["step"]["rounds"] == 4
+
+
+def test_times_has_no_quartiles_where_fewer_rounds_were_made_than_asked_for(clock):
+    """One round would give twice the same number, and any two steps would count as different."""
+    steps = {"one": clock.step("one", 300), "other": clock.step("other", 6)}
+    found = measure.times(steps, rounds=5, seconds=0.5)
+    assert found == {
+        "one": {"ms": 300, "low": None, "high": None, "rounds": 1},
+        "other": {"ms": 6, "low": None, "high": None, "rounds": 1},
+    }
+    found = measure.times(steps, rounds=5, seconds=1.6)  # warm after 612 ms, then 306 ms a round
+    assert found["one"] == {"ms": 300, "low": None, "high": None, "rounds": 4}
+    found = measure.times(steps, rounds=5, seconds=9)
+    assert found["one"] == {"ms": 300, "low": 300, "high": 300, "rounds": 5}
 
 
 def test_a_step_that_waits_is_called_as_often_as_the_clock_on_the_wall_says_and_costs_no_time(clock):

@@ -1,6 +1,6 @@
 """The exercises of chapter 11: the floor of a step, and kernels that never make the map."""
 
-from operator import index
+from operator import index, le, lt
 
 import torch
 from torch.nn import functional as F
@@ -11,7 +11,6 @@ from synth_lib.lab import measure
 
 FLOOR = "The floor"
 TWO = "Two numbers of a machine"
-PRODUCT = "Multiply-adds, counted aloud"
 BACKWARD = "The backward pass: each product twice more"
 BYTES = "Bytes: who writes the map, who reads it"
 FUSED = "A kernel that never writes the map"
@@ -19,27 +18,30 @@ DENSE = "The same from torch's own kernel"
 SILENT = "Right, and silently slow"
 QUERIES = "Factorized Random: queries and keys are parameters"
 CAUSAL = "The causal mask: half of the work is for nothing"
-EXERCISE_FLOOR = "Exercise 11.1: the floor of a matrix product"
+EXERCISE_FLOOR = "Exercise 11.1: the floor of a product with a shared table"
 EXERCISE_CROSSOVER = "Exercise 11.2: from which length on?"
 EXERCISE_QUERIES = "Exercise 11.3: Factorized Random for a fused kernel"
-EXERCISE_BLOCKS = "Exercise 11.4: leave out the upper half"
+EXERCISE_BLOCKS = "Exercise 11.4: the gradient leaves out the upper half, too"
+EXERCISE_FEW = "Stretch 11.5: eight blocks, but not eight products"
 
 
-# 11.1. Three of the six products are bound by memory on the drawn machine: in each another table is small, so a table
-# that is forgotten shows. One is bound by compute. Two lie near the balance of the machine, one on either side.
+# 11.1. Three of the six products are bound by memory on the drawn machine: in each another table is large, so a table
+# that is forgotten shows. One is bound by compute. Two lie near the balance of the machine, one on either side. One has
+# a batch of 1.
 
 
 def _floor_inputs(draw):
-    few = [draw.integer(2, 6) for _ in range(3)]
+    few = [draw.integer(2, 6) for _ in range(2)] + [draw.integer(2, 4)]
     many = [(draw.integer(200, 500), draw.integer(501, 900)) for _ in range(3)]
-    products = [(few[0], *many[0]), (many[1][0], few[1], many[1][1]), (*many[2], few[2])]
-    products += [tuple(draw.integer(300, 900) for _ in range(3))]
+    products = [(draw.integer(3, 7), few[0], *many[0]), (1, many[1][0], few[1], many[1][1]), (2, *many[2], few[2])]
+    products += [(draw.integer(2, 5), *(draw.integer(300, 900) for _ in range(3)))]
     item = 2 * draw.integer(1, 2)
     balance = draw.integer(20, 120)  # operations in the time of one number
     bytes_per_second = 1e9 * draw.integer(11, 99)
-    rows, columns = draw.integer(500, 700), draw.integer(701, 900)
+    batch, rows, columns = draw.integer(2, 4), draw.integer(500, 700), draw.integer(250, 350)
     for near in (balance * 1.5, balance / 1.5):  # operations for each number that is moved
-        products += [(rows, round(near / (2 - near * (1 / rows + 1 / columns))), columns)]
+        inner = round(near / (2 - near * (1 / rows + 1 / (batch * columns))))
+        products += [(batch, rows, inner, columns)]
     turn = draw.integer(0, 5)
     return {
         "products": products[turn:] + products[:turn],
@@ -49,24 +51,30 @@ def _floor_inputs(draw):
     }
 
 
-def _times(rows, inner, columns, item, operations_per_second, bytes_per_second):
+def _numbers(batch, rows, inner, columns):
+    """How many numbers are read and written."""
+    return rows * inner + batch * (inner * columns + rows * columns)
+
+
+def _times(batch, rows, inner, columns, item, operations_per_second, bytes_per_second):
     """Microseconds: (of the operations, of the bytes)."""
-    moved = rows * inner + inner * columns + rows * columns
-    return 1e6 * 2 * rows * inner * columns / operations_per_second, 1e6 * item * moved / bytes_per_second
+    moved = _numbers(batch, rows, inner, columns)
+    return 1e6 * 2 * batch * rows * inner * columns / operations_per_second, 1e6 * item * moved / bytes_per_second
 
 
 def _floors(products, item, operations_per_second, bytes_per_second):
     floors = []
-    for rows, inner, columns in products:
-        compute, memory = _times(rows, inner, columns, item, operations_per_second, bytes_per_second)
+    for sizes in products:
+        compute, memory = _times(*sizes, item, operations_per_second, bytes_per_second)
         floors.append((max(compute, memory), "compute" if compute > memory else "memory"))
     return floors
 
 
 def _floors_by_balance(products, item, operations_per_second, bytes_per_second):
-    """Operations for each byte, against what the machine does of both in the same time."""
+    """Operations for each byte, against what the machine does of both in the same time; all sentences side by side."""
     balance, floors = operations_per_second / bytes_per_second, []
-    for rows, inner, columns in products:
+    for batch, rows, inner, columns in products:
+        columns *= batch
         operations = 2 * rows * inner * columns
         moved = item * (inner * (rows + columns) + rows * columns)
         bound = "compute" if operations / moved > balance else "memory"
@@ -81,14 +89,14 @@ def _floors_of_pairs(products, item, operations_per_second, bytes_per_second):
 
 
 def _floors_with(operations=None, moved=None, together=max, bound=None, unit=1e6):
-    """Another count of operations or numbers, another way to put the two times together."""
+    """Another count of operations or bytes, another way to put the two times together."""
 
     def answer(products, item, operations_per_second, bytes_per_second):
         floors = []
         for sizes in products:
-            rows, inner, columns = sizes
-            counted = operations(*sizes) if operations else 2 * rows * inner * columns
-            numbers = moved(*sizes, item) if moved else item * (rows * inner + inner * columns + rows * columns)
+            batch, rows, inner, columns = sizes
+            counted = operations(*sizes) if operations else 2 * batch * rows * inner * columns
+            numbers = moved(*sizes, item) if moved else item * _numbers(*sizes)
             compute, memory = unit * counted / operations_per_second, unit * numbers / bytes_per_second
             larger = bound(compute, memory, counted, numbers) if bound else compute > memory
             floors.append((together(compute, memory), "compute" if larger else "memory"))
@@ -99,9 +107,9 @@ def _floors_with(operations=None, moved=None, together=max, bound=None, unit=1e6
 
 FLOORS = Exercise(
     key="11.1",
-    title="the floor of a matrix product",
+    title="the floor of a product with a shared table",
     name="product_floors",
-    minutes=8,
+    minutes=10,
     level="easy",
     inputs=_floor_inputs,
     returns="a list of (microseconds, bound)",
@@ -112,23 +120,21 @@ FLOORS = Exercise(
                 _floors_with(together=lambda compute, memory: compute + memory),
             "the shorter of the two times is taken, but the step waits for the longer one.": _floors_with(together=min),
             "the two factors are read, but the result is never written.":
-                _floors_with(moved=lambda rows, inner, columns, item: item * (rows * inner + inner * columns)),
+                _floors_with(moved=lambda batch, rows, inner, columns, item: item * inner * (rows + batch * columns)),
             "the result is read and written; it is only written.":
                 _floors_with(
-                    moved=lambda rows, inner, columns, item: (
-                        item * (rows * inner + inner * columns + 2 * rows * columns)
+                    moved=lambda batch, rows, inner, columns, item: (
+                        item * (_numbers(batch, rows, inner, columns) + batch * rows * columns)
                     )
                 ),
-            "three tables are moved, but each is counted as large as the first one.":
-                _floors_with(moved=lambda rows, inner, columns, item: 3 * item * rows * inner),
             "only the operations are counted, but the numbers must also come from memory.":
                 _floors_with(together=lambda compute, memory: compute, bound=lambda *counts: True),
-            "only the result is moved, but the two factors must be read.":
-                _floors_with(moved=lambda rows, inner, columns, item: item * rows * columns),
-            "the sizes of the three tables are multiplied, where the numbers in each table should be added up.":
-                _floors_with(moved=lambda rows, inner, columns, item: item * rows * inner * columns),
+            "only the result is moved, but the factors must be read.":
+                _floors_with(moved=lambda batch, rows, inner, columns, item: item * batch * rows * columns),
+            "the sizes of the tables are multiplied, where the numbers in each table should be added up.":
+                _floors_with(moved=lambda batch, rows, inner, columns, item: item * batch * rows * inner * columns),
             "every multiply-add is taken to fetch two numbers from memory, but each number is fetched once.":
-                _floors_with(moved=lambda rows, inner, columns, item: 2 * item * rows * inner * columns),
+                _floors_with(moved=lambda batch, rows, inner, columns, item: 2 * item * batch * rows * inner * columns),
             "the times are right, but the two names are swapped: the longer time is what binds.":
                 _floors_with(bound=lambda compute, memory, counted, numbers: compute < memory),
             "the times are right, but the bound compares operations with bytes; compare the two times.":
@@ -136,25 +142,41 @@ FLOORS = Exercise(
         },
         TWO: {
             "a multiply-add is counted as one operation, but the rate of the machine counts it as two.":
-                _floors_with(operations=lambda rows, inner, columns: rows * inner * columns),
+                _floors_with(operations=lambda batch, rows, inner, columns: batch * rows * inner * columns),
             "numbers are counted, not bytes.":
-                _floors_with(moved=lambda rows, inner, columns, item: rows * inner + inner * columns + rows * columns),
+                _floors_with(moved=lambda batch, rows, inner, columns, item: _numbers(batch, rows, inner, columns)),
             "bits are counted, not bytes: item already is in bytes.":
                 _floors_with(
-                    moved=lambda rows, inner, columns, item: (
-                        8 * item * (rows * inner + inner * columns + rows * columns)
-                    )
+                    moved=lambda batch, rows, inner, columns, item: 8 * item * _numbers(batch, rows, inner, columns)
                 ),
             "the two rates of the machine are swapped.":
                 lambda products, item, operations_per_second, bytes_per_second: _floors(
                     products, item, bytes_per_second, operations_per_second
                 ),
         },
-        PRODUCT: {
-            "all are bound by memory here; but each number of the result is a sum over the whole inner axis.":
-                _floors_with(operations=lambda rows, inner, columns: 2 * rows * columns),
-        },
         EXERCISE_FLOOR: {
+            "the shared table is read anew for each sentence; who has it once need not fetch it again.":
+                _floors_with(
+                    moved=lambda batch, rows, inner, columns, item: item * batch * _numbers(1, rows, inner, columns)
+                ),
+            "the batch is not used: this is the floor of one sentence.":
+                lambda products, **machine: _floors([(1, *sizes) for _, *sizes in products], **machine),
+            "the operations are those of one sentence, the bytes those of all.":
+                _floors_with(operations=lambda batch, rows, inner, columns: 2 * rows * inner * columns),
+            "the bytes are those of one sentence, the operations those of all.":
+                _floors_with(moved=lambda batch, rows, inner, columns, item: item * _numbers(1, rows, inner, columns)),
+            "the other factor too is read once, but every sentence has its own.":
+                _floors_with(
+                    moved=lambda batch, rows, inner, columns, item: (
+                        item * (inner * (rows + columns) + batch * rows * columns)
+                    )
+                ),
+            "the shared table is left out; it is read once, and once is not never.":
+                _floors_with(
+                    moved=lambda batch, rows, inner, columns, item: item * batch * columns * (inner + rows)
+                ),
+            "all are bound by memory here; but each number of a result is a sum over the whole inner axis.":
+                _floors_with(operations=lambda batch, rows, inner, columns: 2 * batch * rows * columns),
             "these are seconds; microseconds are asked for.": _floors_with(unit=1.0),
             "these are milliseconds; microseconds are asked for.": _floors_with(unit=1e3),
             "the times are right, but what sets each of them is not said.":
@@ -167,10 +189,13 @@ FLOORS = Exercise(
 
 
 # 11.2. Plain against fused, forward and backward. The machine is drawn so that there is a crossover, at `wanted`. The
-# check also asks where there is none, and with a max_length at the crossover that the answer gives and just below it.
+# check also asks where there is none, with a max_length at the crossover that the answer gives and just below it, and
+# on a machine on which the two floors are equal at one length: its rates are powers of 2, so no time there is rounded.
 
 
 PLAIN, KERNEL = (12, 12, 11), (14, 12, 0)  # operations / (l^2 d_head), numbers / (l d_head), numbers / l^2
+# d_head, and the bytes of one number times the operations in the time of one byte: equal at lengths 256, 512, 640, 832.
+TIES = [(64, 64), (128, 128), (55, 64), (26, 32)]
 
 
 def _crossover_inputs(draw):
@@ -189,21 +214,25 @@ def _crossover_inputs(draw):
 
 
 def _crossovers(answer, operations_per_second, max_length, **machine):
-    """The answer, also on a machine whose bytes are slow, and with the max_length that it gives and just below."""
+    """The answer, also on a machine whose bytes are slow, on one with a tie, and with other values of max_length."""
+    given = dict(machine, operations_per_second=operations_per_second, max_length=max_length)
 
-    def ask(operations_per_second=operations_per_second, max_length=max_length):
-        return answer(operations_per_second=operations_per_second, max_length=max_length, **machine)
+    def ask(**other):
+        return answer(**given | other)
 
     result = ask()
     if not isinstance(result, tuple) or len(result) != 3:
         return result
     own = result[0] if type(result[0]) is int and 1 < result[0] < max_length else max_length
     slow = ask(operations_per_second=20 * operations_per_second)
+    d_head, work = TIES[max_length % len(TIES)]
+    tie = dict(d_head=d_head, bytes_per_second=2.0**34, operations_per_second=2.0**34 * work / machine["item"])
     first = {
         "on this machine": result[0],
         "where bytes are slower": slow[0],
         "if max_length is too short": ask(max_length=own - 1)[0],
         "if max_length is just long enough": ask(max_length=own)[0],
+        "where the two floors are equal at one length": ask(**tie)[0],
     }
     plain, fused = ({"on this machine": result[part], "where bytes are slower": slow[part]} for part in (1, 2))
     return {where: _in_words(length) for where, length in first.items()}, plain, fused
@@ -218,7 +247,8 @@ def _in_words(first):
 
 
 def _crossover_with(
-    plain=PLAIN, fused=KERNEL, together=max, unit=1e6, item_of=lambda item: item, pick=None, swap=False, none=None
+    plain=PLAIN, fused=KERNEL, together=max, unit=1e6, item_of=lambda item: item, pick=None, swap=False, none=None,
+    below=lt
 ):
     """The answer from other counts, or other ways to use them. none(max_length): what is returned for None."""
 
@@ -232,7 +262,7 @@ def _crossover_with(
             memory = unit * item_of(item) * (tokens * length * d_head + maps * length**2) / bytes_per_second
             return together(compute, memory)
 
-        ahead = [length for length in range(1, max_length + 1) if floor(plain, length) < floor(fused, length)]
+        ahead = [length for length in range(1, max_length + 1) if below(floor(plain, length), floor(fused, length))]
         first = pick(ahead, max_length) if pick else ahead[0] if ahead else none(max_length) if none else None
         return first, floor(plain, max_length), floor(fused, max_length)
 
@@ -260,6 +290,18 @@ def _crossover_while(d_head, item, operations_per_second, bytes_per_second, max_
     return (length if length <= max_length else None), plain(max_length), fused(max_length)
 
 
+def _crossover_solved(d_head, item, operations_per_second, bytes_per_second, max_length):
+    """Where the operations of the fused form take as long as the bytes of the plain one: an equation for the length."""
+    byte, operation = 1 / bytes_per_second, 1 / operations_per_second
+    slope = 14 * d_head * operation - 11 * item * byte
+    first = int(12 * d_head * item * byte / slope) + 1 if slope > 0 else None
+    l2, tokens = max_length**2, 12 * item * max_length * d_head * byte
+    plain = max(12 * l2 * d_head * operation, tokens + 11 * item * l2 * byte)
+    return (
+        first if first and first <= max_length else None, 1e6 * plain, 1e6 * max(14 * l2 * d_head * operation, tokens)
+    )
+
+
 def _crossover_vectors(d_head, item, operations_per_second, bytes_per_second, max_length):
     length = torch.arange(1, max_length + 1, dtype=torch.float64)
     product, tokens = 2 * length**2 * d_head / operations_per_second, 12 * item * length * d_head / bytes_per_second
@@ -279,7 +321,7 @@ CROSSOVER = Exercise(
     inputs=_crossover_inputs,
     returns="first, plain, fused",
     run=_crossovers,
-    right=(_crossover, _crossover_while, _crossover_vectors),
+    right=(_crossover, _crossover_while, _crossover_vectors, _crossover_solved),
     wrong=mistakes({
         BACKWARD: {
             "only the forward pass is counted; a training step also goes backward.":
@@ -323,6 +365,8 @@ CROSSOVER = Exercise(
             "the floors are in milliseconds; microseconds are asked for.": _crossover_with(unit=1e3),
             "the two floors are returned in the wrong order: plain comes before fused.":
                 lambda **machine: (lambda first, plain, fused: (first, fused, plain))(*_crossover(**machine)),
+            "where the two floors are equal, plain is not below; this takes it for the first.":
+                _crossover_with(below=le),
             "where there is no such length, this gives 0; None is asked for.":
                 _crossover_with(none=lambda max_length: 0),
             "where there is no such length, this gives -1; None is asked for.":
@@ -356,10 +400,11 @@ CROSSOVER = Exercise(
 def _kernel_inputs(draw):
     sizes = draw.sizes("batch head rank d_head", high=11)
     rank, d_head = sorted((sizes["rank"], sizes["d_head"]))
+    batch, whole = draw.in_turn([(1, False), (sizes["batch"], True), (sizes["batch"], False)])
     # Primes, larger than the other sizes: no product or difference of those is taken for an axis of a map.
     length, max_length = [(23, 29), (23, 31), (29, 37), (31, 37)][draw.integer(0, 3)]
-    factor = (sizes["head"], max_length, rank)
-    value = (sizes["batch"], sizes["head"], length, d_head)
+    factor = (sizes["head"], length if whole else max_length, rank)
+    value = (batch, sizes["head"], length, d_head)
     return {"R1": draw.normal(*factor), "R2": draw.normal(*factor), "value": draw.normal(*value)}
 
 
@@ -554,180 +599,367 @@ FACTORS = Exercise(
 )  # fmt: skip
 
 
-# 11.4. One map for the batch, made and used in blocks. The last block is shorter than the others.
+# 11.4. The gradient of the values, in blocks of keys. The last block is shorter than the others. The three trials have
+# a batch of 1, one head, and a text that is a single block.
 
 
 def _blocks_inputs(draw):
     while True:
         sizes = draw.sizes("batch head d_head size", low=2, high=6)
-        if sizes["size"] > 2:  # in a block of two, one key ahead is all that there is
+        if sizes["size"] > 2:  # in a block of two, one query ahead is all that there is
             break
+    kind = draw.in_turn(["batch", "head", "length"])
     length = sizes["size"] * draw.integer(3, 4) + draw.integer(1, sizes["size"] - 1)
-    value = (sizes["batch"], sizes["head"], length, sizes["d_head"])
-    return {"scores": draw.normal(sizes["head"], length, length), "value": draw.normal(*value), "size": sizes["size"]}
+    if kind == "length":
+        length = sizes["size"] - 1
+    else:
+        sizes[kind] = 1
+    upstream = draw.normal(sizes["batch"], sizes["head"], length, sizes["d_head"])
+    weights = _masked(draw.normal(sizes["head"], length, length))
+    return {"weights": weights, "upstream": upstream, "size": sizes["size"]}
 
 
-def _with_reads(answer, scores, value, size):
-    """The result; which query's result reads which key; and whether less is multiplied than in the full product.
+def _masked(scores):
+    """The weights of a causal map."""
+    return scores.masked_fill(_future(scores.shape[-1]), -float("inf")).softmax(dim=-1)
 
-    0 times NaN is NaN, so a NaN shows who multiplies it. But not whether somebody set it to 0 before: where the NaNs
-    show nothing amiss, the operations are counted too.
+
+def _future(length):
+    return torch.ones(length, length, dtype=torch.bool).triu(1)
+
+
+def _with_reads(answer, weights, upstream, size):
+    """The result; which key's gradient reads which query; and whether more is multiplied than that.
+
+    0 times NaN is NaN, so a NaN shows who multiplies it. But not whether somebody set it to 0 before: so the operations
+    are counted too.
     """
     results = []
-    counted = measure.operations(lambda: results.append(answer(scores=scores, value=value, size=size)))
-    (mixed,), length = results, value.shape[2]
-    each = value[:1].repeat(length, 1, 1, 1)  # in sentence j, key j is NaN
+    counted = measure.operations(lambda: results.append(answer(weights=weights, upstream=upstream, size=size)))
+    multiplied = _multiplied(lambda each: answer(weights=weights, upstream=each, size=size), upstream)
+    if multiplied is None:
+        return results[0], None, None
+    batch, head, length, d_head = upstream.shape
+    stairs = sum(min(size, length - start) * (length - start) for start in range(0, length, size))
+    return results[0], multiplied, counted > 2 * batch * head * d_head * stairs
+
+
+def _multiplied(answer, table):
+    """Which position of the result is made of which position of the table; None if the result has another shape."""
+    length = table.shape[2]
+    each = table[:1].repeat(length, 1, 1, 1)  # in sentence j, position j is NaN
     each[range(length), :, range(length)] = float("nan")
-    read = answer(scores=scores, value=each, size=size)
-    if not isinstance(read, torch.Tensor) or read.shape != each.shape:
-        return mixed, None, None
-    multiplied = read.isnan().any(dim=3).any(dim=1).mT.contiguous()
-    position = torch.arange(length)
-    amiss = (multiplied & (position >= (position // size + 1)[:, None] * size)).any().item()
-    return mixed, multiplied, amiss or counted < 0.9 * 2 * value.numel() * length
+    result = answer(each)
+    if not isinstance(result, torch.Tensor) or result.shape != each.shape:
+        return None
+    return result.isnan().any(dim=3).any(dim=1).mT.contiguous()
 
 
-def _masked(scores, first=0, ahead=1):
-    """The weights of the queries first, first + 1, ..., from their scores for the keys 0, 1, ..."""
-    future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(first + ahead)
-    return scores.masked_fill(future, -float("inf")).softmax(dim=-1)
-
-
-def _blocks_cat(scores, value, size):
+def _blocks_cat(weights, upstream, size):
     parts = []
-    for start in range(0, value.shape[2], size):
-        stop = min(start + size, value.shape[2])
-        parts.append(_masked(scores[:, start:stop, :stop], start) @ value[:, :, :stop])
+    for start in range(0, upstream.shape[2], size):
+        parts.append(weights[:, start:, start : start + size].mT @ upstream[:, :, start:])
     return torch.cat(parts, dim=2)
 
 
-def _blocks_written(scores, value, size):
-    """The whole map first, its products in blocks."""
-    weights, mixed = _masked(scores), torch.empty_like(value)
-    for stop in range(size, value.shape[2] + size, size):
-        rows = weights[:, stop - size : stop, :stop]
-        mixed[:, :, stop - size : stop] = torch.einsum("hij,bhjd->bhid", rows, value[:, :, :stop])
-    return mixed
+def _blocks_written(weights, upstream, size):
+    gradient = torch.empty_like(upstream)
+    for block, columns in enumerate(weights.split(size, dim=2)):
+        seen = slice(block * size, None)
+        part = torch.einsum("hij,bhid->bhjd", columns[:, seen], upstream[:, :, seen])
+        gradient[:, :, block * size : block * size + columns.shape[2]] = part
+    return gradient
 
 
-def _blocks_one_matrix(scores, value, size):
-    """The values of all sentences side by side, as one matrix for each head."""
-    features = value.permute(1, 2, 0, 3).flatten(2)
-    parts, seen = [], 0
-    for rows in _masked(scores).split(size, dim=1):
-        seen += rows.shape[1]
-        parts.append(torch.bmm(rows[:, :, :seen], features[:, :seen]))
-    mixed = torch.cat(parts, dim=1).unflatten(2, (len(value), -1))
-    return mixed.permute(2, 0, 1, 3)
+def _blocks_one_matrix(weights, upstream, size):
+    """The gradients of all sentences side by side, as one matrix for each head; from the last block to the first."""
+    features = upstream.permute(1, 0, 3, 2).flatten(1, 2)
+    length, parts = upstream.shape[2], []
+    for start in reversed(range(0, length, size)):
+        parts.insert(0, torch.bmm(features[:, :, start:], weights[:, start:, start : start + size]))
+    gradient = torch.cat(parts, dim=2).unflatten(1, (len(upstream), -1))
+    return gradient.permute(1, 0, 3, 2)
 
 
-def _blocks_with(keys, weights=_masked):
-    """keys(start, stop, length): the keys (first, last) of the block of queries start .. stop; weights: the map."""
+def _blocks_tiles(weights, upstream, size):
+    """Several products for each block, one for each block of queries: as much work, and the same pairs."""
+    gradient, length = torch.zeros_like(upstream), upstream.shape[2]
+    for start in range(0, length, size):
+        keys = slice(start, start + size)
+        for first in range(start, length, size):
+            queries = slice(first, first + size)
+            gradient[:, :, keys] += weights[:, queries, keys].mT @ upstream[:, :, queries]
+    return gradient
 
-    def answer(scores, value, size):
-        length, parts = value.shape[2], []
+
+def _blocks_with(queries, turned=True, keys=slice):
+    """queries(start, stop, length): the (first, last) queries of the block of keys start .. stop."""
+
+    def answer(weights, upstream, size):
+        length, parts = upstream.shape[2], []
         for start in range(0, length, size):
             stop = min(start + size, length)
-            first, last = keys(start, stop, length)
-            parts.append(weights(scores)[:, start:stop, first:last] @ value[:, :, first:last])
+            first, last = queries(start, stop, length)
+            block = weights[:, first:last, start:stop].mT if turned else weights[:, start:stop, first:last]
+            parts.append(block @ upstream[:, :, first:last])
         return torch.cat(parts, dim=2)
 
     return answer
 
 
-def _to_its_end(start, stop, length):
-    return 0, stop
+def _blocks_without_the_rest(weights, upstream, size):
+    """Of the keys alone: the queries of a last block that is shorter are seen by all."""
+    parts = []
+    for start in range(0, upstream.shape[2] // size * size, size):
+        parts.append(weights[:, start:, start : start + size].mT @ upstream[:, :, start:])
+    return torch.cat([*parts, upstream[:, :, :0]], dim=2)
 
 
-def _blocks_each(weights, keys=_to_its_end):
-    """weights(scores, start): the weights of one block, from its scores alone."""
-
-    def answer(scores, value, size):
-        length, parts = value.shape[2], []
-        for start in range(0, length, size):
-            stop = min(start + size, length)
-            first, last = keys(start, stop, length)
-            parts.append(weights(scores[:, start:stop, first:last], start) @ value[:, :, first:last])
-        return torch.cat(parts, dim=2)
-
-    return answer
+def _blocks_rest_at_zero(weights, upstream, size):
+    gradient = _blocks_without_the_rest(weights, upstream, size)
+    return torch.cat([gradient, torch.zeros_like(upstream[:, :, gradient.shape[2] :])], dim=2)
 
 
-def _no_softmax(scores, start):
-    future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(start + 1)
-    return scores.masked_fill(future, -float("inf"))
-
-
-def _blocks_without_the_rest(scores, value, size):
-    whole = value.shape[2] // size * size
-    return _blocks_cat(scores[:, :whole, :whole], value[:, :, :whole], size)
-
-
-def _blocks_rest_at_zero(scores, value, size):
-    mixed = _blocks_without_the_rest(scores, value, size)
-    return torch.cat([mixed, torch.zeros_like(value[:, :, mixed.shape[2] :])], dim=2)
+def _blocks_summed(weights, upstream, size):
+    gradient = _blocks_cat(weights, upstream, size)
+    return gradient.sum(dim=0, keepdim=True).expand_as(gradient)
 
 
 BLOCKS = Exercise(
     key="11.4",
-    title="leave out the upper half",
-    name="causal_product",
-    minutes=15,
+    title="the gradient leaves out the upper half, too",
+    name="gradient_of_values",
+    minutes=20,
     level="medium",
     inputs=_blocks_inputs,
-    returns="mixed, multiplied, less work than the full product",
+    returns="gradient, multiplied, more work than that",
     run=_with_reads,
-    right=(_blocks_cat, _blocks_written, _blocks_one_matrix),
+    right=(_blocks_cat, _blocks_written, _blocks_one_matrix, _blocks_tiles),
     wrong=mistakes({
         CAUSAL: {
             "the values are right, but it multiplies the upper half too: a weight of 0 costs as much as any other.":
-                lambda scores, value, size: _masked(scores) @ value,
-            "nothing is masked, and nothing is left out: queries attend to later keys.":
-                lambda scores, value, size: scores.softmax(dim=-1) @ value,
-            "inside its own block, a query attends to keys behind it: the stairs are not yet the diagonal.":
-                _blocks_each(lambda scores, start: scores.softmax(dim=-1)),
-            "each block sees the keys from its own on: that is the half that should be left out.":
-                _blocks_with(lambda start, stop, length: (start, length)),
+                lambda weights, upstream, size: weights.mT @ upstream,
+            "each block of keys gets the queries up to its own end: that is the forward pass, turned round.":
+                _blocks_with(lambda start, stop, length: (0, stop)),
+            "these are the blocks of the forward pass, with the gradient in the place of the values.":
+                _blocks_with(lambda start, stop, length: (0, stop), turned=False),
+        },
+        BACKWARD: {
+            "the map is not transposed: this averages the gradient as the forward pass averages the values.":
+                lambda weights, upstream, size: weights @ upstream,
+            "the map is not transposed, though the blocks take the right queries.":
+                _blocks_with(lambda start, stop, length: (start, length), turned=False),
+            "the gradients of all sentences are added up; the map is shared, but each sentence has its own values.":
+                _blocks_summed,
         },
         EXERCISE_BLOCKS: {
-            "the mask of every block begins at its first key, as if its first query stood at position 0.":
-                _blocks_each(lambda scores, start: _masked(scores)),
-            "the softmax runs over all keys, and the later ones are cut off after it: the rows no longer sum to 1.":
-                _blocks_with(_to_its_end, weights=lambda scores: scores.softmax(dim=-1).tril()),
-            "later keys get the score 0, not minus infinity, and with it some of the weight.":
-                _blocks_with(_to_its_end, weights=lambda scores: scores.tril().softmax(dim=-1)),
-            "the scores themselves average the values; the softmax is missing.":
-                _blocks_with(_to_its_end, weights=lambda scores: scores.tril()),
-            "there is no softmax and no mask: the scores themselves average the values.":
-                _blocks_each(lambda scores, start: scores),
-            "the mask of minus infinity is there, but no softmax after it, which would make it 0.":
-                _blocks_each(_no_softmax),
-            "the own token is masked too: query 0 has nothing left, and its weights are NaN.":
-                _blocks_with(_to_its_end, weights=lambda scores: _masked(scores, ahead=0)),
-            "the mask lets each query see one key ahead.":
-                _blocks_with(_to_its_end, weights=lambda scores: _masked(scores, ahead=2)),
-            "the mask of each block lets a query see one key ahead.":
-                _blocks_each(lambda scores, start: _masked(scores, start, ahead=2)),
-            "the scores are transposed: rows are queries.":
-                _blocks_with(_to_its_end, weights=lambda scores: _masked(scores.mT)),
-            "each block ends before its own keys: a query must attend to itself.":
-                _blocks_with(lambda start, stop, length: (0, start)),
-            "each block sees its own keys alone; the keys before it are missing.":
+            "the map goes through a softmax again; it already holds weights.":
+                lambda weights, upstream, size: _blocks_cat(weights.softmax(dim=-1), upstream, size),
+            "each block begins after its own queries: a key is attended to by its own query, too.":
+                _blocks_with(lambda start, stop, length: (stop, length)),
+            "each block has its own queries alone; the later ones attend to its keys, too.":
                 _blocks_with(lambda start, stop, length: (start, stop)),
-            "only the blocks on the diagonal are left, each with a softmax of its own; earlier keys are missing.":
-                _blocks_each(lambda scores, start: _masked(scores), keys=lambda start, stop, length: (start, stop)),
-            "each block ends one key too early: its last query must attend to itself.":
-                _blocks_with(lambda start, stop, length: (0, stop - 1)),
-            "each block sees no key after its first query, though its later queries may.":
-                _blocks_with(lambda start, stop, length: (0, start + 1)),
-            "the values are right, but each block multiplies one key too many.":
-                _blocks_with(lambda start, stop, length: (0, min(stop + 1, length))),
-            "the values are right, but every query is a block of its own; the argument size is not used.":
-                lambda scores, value, size: _blocks_cat(scores, value, 1),
+            "each block begins one query too late: its first key is attended to by its own query.":
+                _blocks_with(lambda start, stop, length: (start + 1, length)),
+            "each block takes the queries from its last key on, though its other keys are attended to before.":
+                _blocks_with(lambda start, stop, length: (stop - 1, length)),
+            "each block takes the queries of the next block alone.":
+                _blocks_with(lambda start, stop, length: (stop, stop + stop - start)),
+            "the last query is missing in every block.": _blocks_with(lambda start, stop, length: (start, length - 1)),
+            "the values are right, but each block multiplies one query too many.":
+                _blocks_with(lambda start, stop, length: (max(start - 1, 0), length)),
+            "the values are right, but every key is a block of its own; the argument size is not used.":
+                lambda weights, upstream, size: _blocks_cat(weights, upstream, 1),
+            "the values are right, but size is taken for the number of blocks; it is the keys in each.":
+                lambda weights, upstream, size: _blocks_cat(weights, upstream, -(-upstream.shape[2] // size)),
             "the last block, shorter than the others, is left at 0.": _blocks_rest_at_zero,
             "the last block, shorter than the others, is missing.": _blocks_without_the_rest,
         },
     }),
 )  # fmt: skip
 
-EXERCISES = [FLOORS, CROSSOVER, FACTORS, BLOCKS]
+
+# 11.5. Judged by the numbers, by the share of all pairs that is multiplied (NaNs show it) and by the matrix products
+# (counted, where the answer runs in this process). Lengths are multiples of 16, so that halves and eighths are whole.
+
+
+def _few_inputs(draw):
+    sizes = draw.sizes("batch head d_head", low=2, high=6)
+    kind = draw.in_turn(["batch", "head", "both"])
+    sizes |= {kind: 1} if kind in sizes else {}
+    length = draw.in_turn([48, 16, 32])
+    value = draw.normal(sizes["batch"], sizes["head"], length, sizes["d_head"])
+    return {"weights": _masked(draw.normal(sizes["head"], length, length)), "value": value}
+
+
+class _Products(TorchDispatchMode):
+    """How many matrix products are started, and whether anything was seen."""
+
+    NAMES = {"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot"}
+
+    def __init__(self):
+        super().__init__()
+        self.number, self.seen = 0, False
+
+    def __torch_dispatch__(self, function, types, arguments=(), named=None):
+        self.seen = True
+        self.number += function.__name__.split(".")[0].strip("_") in self.NAMES
+        return function(*arguments, **(named or {}))
+
+
+def _with_products(answer, weights, value):
+    """The result, how many products, how much of the square, and where its numbers are multiplied: all in words."""
+    results = []
+    with _Products() as products:
+        counted = measure.operations(lambda: results.append(answer(weights=weights, value=value)))
+    multiplied = _multiplied(lambda each: answer(weights=weights, value=each), value)
+    if multiplied is None:
+        return results[0], None, None, None
+    batch, head, length, d_head = value.shape
+    share = multiplied.float().mean().item()
+    # Below the diagonal and on it: a product of numbers that a NaN shows, but that no product of matrices holds.
+    outside = products.seen and counted < batch * head * d_head * length * (length + 1)
+    return (
+        results[0],
+        "at most 5" if products.number <= 5 else f"{products.number}",
+        "at most 9/16" if share <= 9 / 16 else f"{share:.3f}",
+        "elsewhere" if outside else "in matrix products",
+    )
+
+
+def _side_by_side(value):
+    """All sentences in one matrix for each head, and the way back."""
+    features = value.permute(1, 2, 0, 3).flatten(2)
+    return features, lambda mixed: mixed.unflatten(2, (len(value), -1)).permute(2, 0, 1, 3)
+
+
+def _level(weights, features, places, side):
+    """The products of equal squares, as one: the parts in the order of the places, (first query, first key)."""
+    maps = torch.stack([weights[:, q : q + side, k : k + side] for q, k in places])
+    return maps @ torch.stack([features[:, k : k + side] for _, k in places])
+
+
+def _levels(tiles):
+    """Triangles on the diagonal, then squares of one, two, four ... of their sides: a product for each size."""
+    def answer(weights, value):
+        features, back = _side_by_side(value)
+        mixed, length = torch.zeros_like(features), value.shape[2]
+        side = length // tiles
+        sizes = [(side, [(start, start) for start in range(0, length, side)])]
+        while side < length:
+            sizes.append((side, [(start + side, start) for start in range(0, length, 2 * side)]))
+            side *= 2
+        for side, places in sizes:
+            for (q, _), part in zip(places, _level(weights, features, places, side), strict=True):
+                mixed[:, q : q + side] += part
+        return back(mixed)
+
+    return answer
+
+
+def _two_stairs(weights, value):
+    """One square, and below and beside it two triangles, whose stairs go up together: four products for both."""
+    features, back = _side_by_side(value)
+    half, step = value.shape[2] // 2, value.shape[2] // 8
+    both = torch.stack([features[:, :half], features[:, half:]])
+    maps = torch.stack([weights[:, :half, :half], weights[:, half:, half:]])
+    parts = [maps[:, :, end - step : end, :end] @ both[:, :, :end] for end in range(step, half + 1, step)]
+    upper, lower = torch.cat(parts, dim=2)
+    return back(torch.cat([upper, lower + weights[:, half:, :half] @ features[:, :half]], dim=1))
+
+
+def _by_reshape(weights, value):
+    """The same squares as `_levels`, cut out by shapes: of both halves of all triangles at once."""
+    mixed, length = torch.zeros_like(value), value.shape[2]
+    count, side = 8, length // 8
+    maps = weights.reshape(len(weights), count, side, count, side).diagonal(dim1=1, dim2=3)
+    mixed += torch.einsum("hijn,bhnjd->bhnid", maps, value.unflatten(2, (count, side))).flatten(2, 3)
+    while side < length:
+        count, halves = count // 2, (-1, 2, side)
+        maps = weights.unflatten(1, halves)[:, :, 1].unflatten(3, halves)[:, :, :, :, 0].diagonal(dim1=1, dim2=3)
+        part = torch.einsum("hijn,bhnjd->bhnid", maps, value.unflatten(2, halves)[:, :, :, 0])
+        mixed.unflatten(2, halves)[:, :, :, 1] += part
+        side *= 2
+    return mixed
+
+
+def _stairs(blocks):
+    def answer(weights, value):
+        step, length = value.shape[2] // blocks, value.shape[2]
+        ends = range(step, length + 1, step)
+        return torch.cat([weights[:, end - step : end, :end] @ value[:, :, :end] for end in ends], dim=2)
+
+    return answer
+
+
+def _stairs_of_one(weights, value):
+    return _stairs(value.shape[2])(weights, value)
+
+
+def _some_levels(kept, of=8, together=torch.add, one_by_one=False, move=0):
+    """Levels by number, 0 the diagonal; how a part joins the rest; move: the keys of a square, in sides."""
+
+    def answer(weights, value):
+        features, back = _side_by_side(value)
+        mixed, length = torch.zeros_like(features), value.shape[2]
+        side = length // of
+        sizes = [(side, [(start, start) for start in range(0, length, side)])]
+        while side < length:
+            sizes.append((side, [(start + side, start) for start in range(0, length, 2 * side)]))
+            side *= 2
+        for number, (side, places) in enumerate(sizes):
+            for group in ([[place] for place in places] if one_by_one else [places]) if number in kept else []:
+                maps = torch.stack([weights[:, q : q + side, k : k + side] for q, k in group])
+                shift = move * side if number else 0
+                keys = torch.stack([features[:, k + shift : k + shift + side] for _, k in group])
+                for (q, _), part in zip(group, maps @ keys, strict=True):
+                    mixed[:, q : q + side] = together(mixed[:, q : q + side], part)
+        return back(mixed)
+
+    return answer
+
+
+def _one_by_one(weights, value):
+    """Each query by itself, number by number."""
+    rows = [(weights[:, i, : i + 1, None] * value[:, :, : i + 1]).sum(dim=2) for i in range(value.shape[2])]
+    return torch.stack(rows, dim=2)
+
+
+FEW = Exercise(
+    key="11.5",
+    title="eight blocks, but not eight products",
+    name="few_products",
+    minutes=30,
+    level="hard",
+    inputs=_few_inputs,
+    returns="mixed, products, work, where numbers are multiplied",
+    run=_with_products,
+    right=(_levels(8), _two_stairs, _by_reshape, _levels(16)),
+    wrong=mistakes({
+        CAUSAL: {
+            "the numbers are right, and one product is few, but it multiplies the whole square.":
+                lambda weights, value: weights @ value,
+            "these are eight steps of the stairs: little enough work, but a product for each step.": _stairs(8),
+            "these are four steps of the stairs: few products, but more than 9/16 of the work.": _stairs(4),
+            "every query is a product of its own: the least work there is, and the most products.":
+                _stairs_of_one,
+        },
+        EXERCISE_FEW: {
+            "the triangle is cut once: one square is gone from it, but its two triangles are multiplied as squares.":
+                _some_levels((0, 1), of=2),
+            "the squares are the right ones, but each is a product of its own; equal ones can share one.":
+                _some_levels(range(4), one_by_one=True),
+            "the parts along the diagonal are missing: a query also attends to itself and to what is just before it.":
+                _some_levels((1, 2, 3)),
+            "only the parts along the diagonal are there; earlier keys are missing.": _some_levels((0,)),
+            "one size of the parts is missing: the keys of the first half for the second half of the queries.":
+                _some_levels((0, 1, 2)),
+            "a part overwrites what other parts have found for the same queries; they belong together.":
+                _some_levels(range(4), together=lambda before, part: part),
+            "the squares meet the values of their queries, not those of their keys.": _some_levels(range(4), move=1),
+            "no matrix product is left: number by number is the slowest way to multiply.": _one_by_one,
+        },
+    }),
+)  # fmt: skip
+
+EXERCISES = [FLOORS, CROSSOVER, FACTORS, BLOCKS, FEW]
