@@ -690,7 +690,7 @@ for name, options in [
 ]:
     score = make_score(name, 12, 2, 12, **options).double()
     rank = torch.linalg.matrix_rank(score(many)[:, 0].flatten(0, 1)).item()
-    print(f"{name:>17}: {rank:2} features for 12 positions", *options.items())
+    print(f"{name:>17}: {rank:2} features for 12 positions", *(f"{key}={value}" for key, value in options.items()))
 
 # %% [markdown]
 # Dense needs its $d_\text{head}$ features, and one for the bias. Factorized Random needs $k$. Factorized Dense, $A_{j
@@ -713,7 +713,8 @@ for name, options in [
 # would mean rows of all lengths, and no matrix product. So cut the queries into **blocks**. A block multiplies all
 # keys up to its own end, and no further:
 
-# %%
+# %% fold=true
+# @title The figure: a causal map in blocks
 fig, panels = plt.subplots(1, 4, figsize=(6, 2), layout="constrained")
 for panel, blocks in zip(panels, (1, 2, 4, 8), strict=True):
     position = torch.arange(16)
@@ -735,6 +736,10 @@ plots.show(
 # $$\frac{1}{n}\left(\frac1n + \frac2n + \dots + \frac nn\right) = \frac{n + 1}{2n}$$
 
 # %%
+def causal_weights(scores):
+    return scores.masked_fill(~masks.causal(scores.shape[-1])[0, 0], -torch.inf).softmax(dim=-1)
+
+
 def in_blocks(weights, value, size):
     """A causal map times the values, in blocks of `size` queries."""
     parts = []
@@ -744,12 +749,11 @@ def in_blocks(weights, value, size):
     return torch.cat(parts, dim=2)
 
 
-value = torch.randn(2, 3, 512, 4)
-weights = torch.randn(3, 512, 512).masked_fill(~masks.causal(512)[0, 0], -torch.inf).softmax(dim=-1)
+weights, value = causal_weights(torch.randn(3, 512, 512)), torch.randn(2, 3, 512, 4)
 full = measure.operations(lambda: weights @ value)
 for blocks in (1, 2, 4, 8, 64):
     counted = measure.operations(lambda blocks=blocks: in_blocks(weights, value, 512 // blocks))
-    print(f"{blocks:2} blocks, {blocks:2} products: {str(Fraction(counted, full)):>6} of the work")
+    print(f"blocks: {blocks:2}, products: {blocks:2}, work left: {Fraction(counted, full)}")
 
 # %% fold=true
 # @title Check: blocks change no value, and the library leaves out as much, forward and backward
@@ -770,16 +774,18 @@ assert Fraction(measure.operations(in_library), whole) == Fraction(8 + 1, 2 * 8)
 # do it is up to you.
 
 # %% exercise="11.4" points=2
-def gradient_of_values(weights, upstream, size):
-    """The gradient of the values of a causal product, in blocks of keys.
+def gradient_of_values(scores, upstream, size):
+    """The gradient of the values, where mixed = softmax(scores + causal mask) times value, in blocks of keys.
 
-    weights: head query key, a causal map that all sentences share: 0 where the key is later than the query.
-    upstream: batch head query d_head, the gradient of the mixed values, weights times value.
+    scores: head query key, as many queries as keys; all sentences share them.
+    upstream: batch head query d_head, the gradient of mixed.
     size: the keys in a block; the last block may be shorter.
     Returns the gradient of the values, batch head key d_head. A block multiplies every query that may attend to at
-    least one of its keys, and no other query.
+    least one of its keys, and no other query. The softmax may be made for the whole map at once.
     """
     ### BEGIN SOLUTION
+    future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    weights = scores.masked_fill(future, -torch.inf).softmax(dim=-1)
     parts = []
     for start in range(0, upstream.shape[2], size):
         block, later = weights[:, start:, start : start + size], upstream[:, :, start:]
@@ -816,7 +822,8 @@ check("11.4", gradient_of_values)
 # $(n + 1)/2n$. The second way takes square tiles: several products for a block, and the same pairs.
 
 # %% solution="11.4"
-def gradient_by_tiles(weights, upstream, size):
+def gradient_by_tiles(scores, upstream, size):
+    weights = causal_weights(scores)
     gradient, length = torch.zeros_like(upstream), upstream.shape[2]
     for first in range(0, length, size):
         queries = slice(first, first + size)
@@ -840,14 +847,15 @@ check("11.4", gradient_by_tiles)
 # much work six products leave.
 
 # %% exercise="11.5" points=1
-def few_products(weights, value):
-    """A causal map times the values, with at most 9/16 of the work of the full product, in at most 5 products.
+def few_products(scores, value):
+    """softmax(scores + causal mask) times the values, with at most 9/16 of the full work, in at most 5 products.
 
-    weights: head query key, a causal map that all sentences share. value: batch head key d_head.
-    The length is a multiple of 16.
+    scores: head query key; all sentences share them. value: batch head key d_head. The length is a multiple of 16.
     Returns the mixed values, batch head query d_head.
     """
     ### BEGIN SOLUTION
+    future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    weights = scores.masked_fill(future, -torch.inf).softmax(dim=-1)
     features = rearrange(value, "batch head key d_head -> head key (batch d_head)")
     mixed, length = torch.zeros_like(features), value.shape[2]
     side = length // 8
@@ -893,7 +901,8 @@ check("11.5", few_products)
 # stairs double theirs. The second way cuts once, and lets the two triangles climb four steps side by side.
 
 # %% solution="11.5"
-def two_stairs(weights, value):
+def two_stairs(scores, value):
+    weights = causal_weights(scores)
     half, step = value.shape[2] // 2, value.shape[2] // 8
     features = rearrange(value, "batch head key d_head -> head key (batch d_head)")
     triangles = torch.stack([weights[:, :half, :half], weights[:, half:, half:]])
@@ -1143,7 +1152,7 @@ for name in names:
         steps[name, kind] = lambda layer=layer, kind=kind: (
             layer(x_long, need_weights=kind == "plain")[0].backward(upstream)
         )
-times = measure.times(steps, rounds=5, seconds=4)
+times = measure.times(steps, rounds=5, seconds=10)
 print(f"{'':>20} {'plain: ms':>10} {'quartiles':>15} {'fast: ms':>10} {'quartiles':>15}")
 for name in names:
     cells = [f"{times[name, kind]['ms']:10.1f} {quartiles(times[name, kind]):>15}" for kind in ("plain", "fast")]
@@ -1177,8 +1186,8 @@ print("cut off:", record["skipped"][0])
 # causal layer; no writing of text; four of nine mechanisms in training; and the check of values was cut off.
 #
 # What follows is attention alone, length 512, 64 sentences, 12 heads of 64 features. `sdpa` is torch's kernel for the
-# dot product; `dense` and `factorized_random as keys` are the same with parameter keys; `random` is one map; `random
-# + dot_product` and `factorized_dense` use a score_mod; the plain ones write a map for each sentence.
+# dot product; `dense` and `factorized_random as keys` are the same with parameter keys; `random` is one map;
+# `factorized_dense` and `random + dot_product` use a score_mod; the plain ones write a map for each sentence.
 #
 # **Predict**: which of the nine comes closest to its floor, and which stays furthest away? How fast are Random and
 # Dense, where sdpa has speed 1?

@@ -214,7 +214,10 @@ def _crossover_inputs(draw):
 
 
 def _crossovers(answer, operations_per_second, max_length, **machine):
-    """The answer, also on a machine whose bytes are slow, on one with a tie, and with other values of max_length."""
+    """The answer, also on machines of another balance, on one with a tie, and with other values of max_length.
+
+    Where bytes are slow, both forms are bound by them, and where operations are slow, by those: so each count matters.
+    """
     given = dict(machine, operations_per_second=operations_per_second, max_length=max_length)
 
     def ask(**other):
@@ -224,17 +227,19 @@ def _crossovers(answer, operations_per_second, max_length, **machine):
     if not isinstance(result, tuple) or len(result) != 3:
         return result
     own = result[0] if type(result[0]) is int and 1 < result[0] < max_length else max_length
-    slow = ask(operations_per_second=20 * operations_per_second)
+    others = {"where bytes are slower": 200, "where operations are slower": 1 / 20}
+    others = {where: ask(operations_per_second=factor * operations_per_second) for where, factor in others.items()}
     d_head, work = TIES[max_length % len(TIES)]
     tie = dict(d_head=d_head, bytes_per_second=2.0**34, operations_per_second=2.0**34 * work / machine["item"])
     first = {
         "on this machine": result[0],
-        "where bytes are slower": slow[0],
+        **{where: found[0] for where, found in others.items()},
         "if max_length is too short": ask(max_length=own - 1)[0],
         "if max_length is just long enough": ask(max_length=own)[0],
         "where the two floors are equal at one length": ask(**tie)[0],
     }
-    plain, fused = ({"on this machine": result[part], "where bytes are slower": slow[part]} for part in (1, 2))
+    all_three = {"on this machine": result, **others}
+    plain, fused = ({where: found[part] for where, found in all_three.items()} for part in (1, 2))
     return {where: _in_words(length) for where, length in first.items()}, plain, fused
 
 
@@ -316,7 +321,7 @@ CROSSOVER = Exercise(
     key="11.2",
     title="from which length on?",
     name="crossover",
-    minutes=15,
+    minutes=20,
     level="medium",
     inputs=_crossover_inputs,
     returns="first, plain, fused",
@@ -347,6 +352,8 @@ CROSSOVER = Exercise(
             "the map is moved in the forward pass alone, but the backward pass reads and writes it more often.":
                 _crossover_with(plain=(12, 12, 4)),
             "the map is moved once, but each step that writes or reads it counts.": _crossover_with(plain=(12, 12, 1)),
+            "the fused form moves tokens in the forward pass alone, but the backward pass reads and writes them, too.":
+                _crossover_with(fused=(14, 4, 0)),
             "queries, keys and values are not moved; they are small beside a long map, not beside a short one.":
                 _crossover_with(plain=(12, 0, 11), fused=(14, 0, 0)),
         },
@@ -549,7 +556,7 @@ FACTORS = Exercise(
     key="11.3",
     title="Factorized Random for a fused kernel",
     name="kernel_arguments",
-    minutes=15,
+    minutes=20,
     level="medium",
     inputs=_kernel_inputs,
     returns="mixed, memory",
@@ -615,28 +622,29 @@ def _blocks_inputs(draw):
     else:
         sizes[kind] = 1
     upstream = draw.normal(sizes["batch"], sizes["head"], length, sizes["d_head"])
-    weights = _masked(draw.normal(sizes["head"], length, length))
-    return {"weights": weights, "upstream": upstream, "size": sizes["size"]}
+    return {"scores": draw.normal(sizes["head"], length, length), "upstream": upstream, "size": sizes["size"]}
 
 
-def _masked(scores):
+def _masked(scores, fill=-float("inf"), ahead=1):
     """The weights of a causal map."""
-    return scores.masked_fill(_future(scores.shape[-1]), -float("inf")).softmax(dim=-1)
+    future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(ahead)
+    return scores.masked_fill(future, fill).softmax(dim=-1)
 
 
-def _future(length):
-    return torch.ones(length, length, dtype=torch.bool).triu(1)
+def _of(answer, weights=_masked):
+    """An answer to the exercise from one that gets the map: (scores, ...) -> answer(weights, ...)."""
+    return lambda scores, **others: answer(weights(scores), **others)
 
 
-def _with_reads(answer, weights, upstream, size):
+def _with_reads(answer, scores, upstream, size):
     """The result; which key's gradient reads which query; and whether more is multiplied than that.
 
     0 times NaN is NaN, so a NaN shows who multiplies it. But not whether somebody set it to 0 before: so the operations
     are counted too.
     """
     results = []
-    counted = measure.operations(lambda: results.append(answer(weights=weights, upstream=upstream, size=size)))
-    multiplied = _multiplied(lambda each: answer(weights=weights, upstream=each, size=size), upstream)
+    counted = measure.operations(lambda: results.append(answer(scores=scores, upstream=upstream, size=size)))
+    multiplied = _multiplied(lambda each: answer(scores=scores, upstream=each, size=size), upstream)
     if multiplied is None:
         return results[0], None, None
     batch, head, length, d_head = upstream.shape
@@ -720,6 +728,20 @@ def _blocks_rest_at_zero(weights, upstream, size):
     return torch.cat([gradient, torch.zeros_like(upstream[:, :, gradient.shape[2] :])], dim=2)
 
 
+def _blocks_by_autograd(weights, upstream, size):
+    value = torch.zeros_like(upstream, requires_grad=True)
+    ends = range(size, len(weights[0]) + size, size)
+    parts = [weights[:, end - size : end, :end] @ value[:, :, :end] for end in ends]
+    return torch.autograd.grad(torch.cat(parts, dim=2), value, upstream)[0]
+
+
+def _blocks_own_softmax(scores, upstream, size):
+    """Its mask is right, and empty rows stay empty; but a row of the map is cut up before the softmax."""
+    future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    blocks = scores.masked_fill(future, -float("inf")).split(size, dim=2)
+    return _blocks_cat(torch.cat([block.softmax(dim=-1).nan_to_num(0) for block in blocks], dim=2), upstream, size)
+
+
 def _blocks_summed(weights, upstream, size):
     gradient = _blocks_cat(weights, upstream, size)
     return gradient.sum(dim=0, keepdim=True).expand_as(gradient)
@@ -734,46 +756,60 @@ BLOCKS = Exercise(
     inputs=_blocks_inputs,
     returns="gradient, multiplied, more work than that",
     run=_with_reads,
-    right=(_blocks_cat, _blocks_written, _blocks_one_matrix, _blocks_tiles),
+    right=tuple(map(_of, (_blocks_cat, _blocks_written, _blocks_one_matrix, _blocks_tiles))),
     wrong=mistakes({
         CAUSAL: {
             "the values are right, but it multiplies the upper half too: a weight of 0 costs as much as any other.":
-                lambda weights, upstream, size: weights.mT @ upstream,
+                _of(lambda weights, upstream, size: weights.mT @ upstream),
             "each block of keys gets the queries up to its own end: that is the forward pass, turned round.":
-                _blocks_with(lambda start, stop, length: (0, stop)),
+                _of(_blocks_with(lambda start, stop, length: (0, stop))),
             "these are the blocks of the forward pass, with the gradient in the place of the values.":
-                _blocks_with(lambda start, stop, length: (0, stop), turned=False),
+                _of(_blocks_with(lambda start, stop, length: (0, stop), turned=False)),
         },
         BACKWARD: {
             "the map is not transposed: this averages the gradient as the forward pass averages the values.":
-                lambda weights, upstream, size: weights @ upstream,
+                _of(lambda weights, upstream, size: weights @ upstream),
             "the map is not transposed, though the blocks take the right queries.":
-                _blocks_with(lambda start, stop, length: (start, length), turned=False),
+                _of(_blocks_with(lambda start, stop, length: (start, length), turned=False)),
+            "the gradient is right, but the forward pass is done for it, too: twice the work.":
+                _of(_blocks_by_autograd),
             "the gradients of all sentences are added up; the map is shared, but each sentence has its own values.":
-                _blocks_summed,
+                _of(_blocks_summed),
         },
         EXERCISE_BLOCKS: {
-            "the map goes through a softmax again; it already holds weights.":
-                lambda weights, upstream, size: _blocks_cat(weights.softmax(dim=-1), upstream, size),
+            "nothing is masked: queries attend to later keys, too, and have less weight for the others.":
+                _of(_blocks_cat, lambda scores: scores.softmax(dim=-1)),
+            "later keys get the score 0, not minus infinity, and with it some of the weight.":
+                _of(_blocks_cat, lambda scores: _masked(scores, fill=0.0)),
+            "the softmax runs over all keys, and the later ones are cut off after it: the rows no longer sum to 1.":
+                _of(_blocks_cat, lambda scores: scores.softmax(dim=-1).tril()),
+            "the softmax is missing: these are the scores, not the weights.":
+                _of(_blocks_cat, lambda scores: scores.tril()),
+            "the softmax runs down the columns: the weights of a query sum to 1, not those of a key.":
+                _of(_blocks_cat, lambda scores: _masked(scores.mT).mT),
+            "the own key is masked, too: query 0 has nothing left, and its weights are NaN.":
+                _of(_blocks_cat, lambda scores: _masked(scores, ahead=0)),
+            "each block has a softmax of its own, over its own keys alone.": _blocks_own_softmax,
             "each block begins after its own queries: a key is attended to by its own query, too.":
-                _blocks_with(lambda start, stop, length: (stop, length)),
+                _of(_blocks_with(lambda start, stop, length: (stop, length))),
             "each block has its own queries alone; the later ones attend to its keys, too.":
-                _blocks_with(lambda start, stop, length: (start, stop)),
+                _of(_blocks_with(lambda start, stop, length: (start, stop))),
             "each block begins one query too late: its first key is attended to by its own query.":
-                _blocks_with(lambda start, stop, length: (start + 1, length)),
+                _of(_blocks_with(lambda start, stop, length: (start + 1, length))),
             "each block takes the queries from its last key on, though its other keys are attended to before.":
-                _blocks_with(lambda start, stop, length: (stop - 1, length)),
+                _of(_blocks_with(lambda start, stop, length: (stop - 1, length))),
             "each block takes the queries of the next block alone.":
-                _blocks_with(lambda start, stop, length: (stop, stop + stop - start)),
-            "the last query is missing in every block.": _blocks_with(lambda start, stop, length: (start, length - 1)),
+                _of(_blocks_with(lambda start, stop, length: (stop, stop + stop - start))),
+            "the last query is missing in every block.":
+                _of(_blocks_with(lambda start, stop, length: (start, length - 1))),
             "the values are right, but each block multiplies one query too many.":
-                _blocks_with(lambda start, stop, length: (max(start - 1, 0), length)),
+                _of(_blocks_with(lambda start, stop, length: (max(start - 1, 0), length))),
             "the values are right, but every key is a block of its own; the argument size is not used.":
-                lambda weights, upstream, size: _blocks_cat(weights, upstream, 1),
+                _of(lambda weights, upstream, size: _blocks_cat(weights, upstream, 1)),
             "the values are right, but size is taken for the number of blocks; it is the keys in each.":
-                lambda weights, upstream, size: _blocks_cat(weights, upstream, -(-upstream.shape[2] // size)),
-            "the last block, shorter than the others, is left at 0.": _blocks_rest_at_zero,
-            "the last block, shorter than the others, is missing.": _blocks_without_the_rest,
+                _of(lambda weights, upstream, size: _blocks_cat(weights, upstream, -(-upstream.shape[2] // size))),
+            "the last block, shorter than the others, is left at 0.": _of(_blocks_rest_at_zero),
+            "the last block, shorter than the others, is missing.": _of(_blocks_without_the_rest),
         },
     }),
 )  # fmt: skip
@@ -789,7 +825,7 @@ def _few_inputs(draw):
     sizes |= {kind: 1} if kind in sizes else {}
     length = draw.in_turn([48, 16, 32])
     value = draw.normal(sizes["batch"], sizes["head"], length, sizes["d_head"])
-    return {"weights": _masked(draw.normal(sizes["head"], length, length)), "value": value}
+    return {"scores": draw.normal(sizes["head"], length, length), "value": value}
 
 
 class _Products(TorchDispatchMode):
@@ -807,22 +843,25 @@ class _Products(TorchDispatchMode):
         return function(*arguments, **(named or {}))
 
 
-def _with_products(answer, weights, value):
+def _with_products(answer, scores, value):
     """The result, how many products, how much of the square, and where its numbers are multiplied: all in words."""
     results = []
     with _Products() as products:
-        counted = measure.operations(lambda: results.append(answer(weights=weights, value=value)))
-    multiplied = _multiplied(lambda each: answer(weights=weights, value=each), value)
+        counted = measure.operations(lambda: results.append(answer(scores=scores, value=value)))
+    multiplied = _multiplied(lambda each: answer(scores=scores, value=each), value)
     if multiplied is None:
         return results[0], None, None, None
     batch, head, length, d_head = value.shape
-    share = multiplied.float().mean().item()
+    share = max(multiplied.float().mean().item(), counted / (2 * batch * head * d_head * length**2))
+    work = "at most 9/16" if share <= 9 / 16 else f"{share:.3f}"
+    if not multiplied[torch.ones(length, length, dtype=torch.bool).tril()].all():
+        work = "not all that is needed"
     # Below the diagonal and on it: a product of numbers that a NaN shows, but that no product of matrices holds.
     outside = products.seen and counted < batch * head * d_head * length * (length + 1)
     return (
         results[0],
         "at most 5" if products.number <= 5 else f"{products.number}",
-        "at most 9/16" if share <= 9 / 16 else f"{share:.3f}",
+        work,
         "elsewhere" if outside else "in matrix products",
     )
 
@@ -934,30 +973,33 @@ FEW = Exercise(
     inputs=_few_inputs,
     returns="mixed, products, work, where numbers are multiplied",
     run=_with_products,
-    right=(_levels(8), _two_stairs, _by_reshape, _levels(16)),
+    right=(_of(_levels(8)), _of(_two_stairs), _of(_by_reshape), _of(_levels(16))),
     wrong=mistakes({
         CAUSAL: {
             "the numbers are right, and one product is few, but it multiplies the whole square.":
-                lambda weights, value: weights @ value,
-            "these are eight steps of the stairs: little enough work, but a product for each step.": _stairs(8),
-            "these are four steps of the stairs: few products, but more than 9/16 of the work.": _stairs(4),
+                _of(lambda weights, value: weights @ value),
+            "these are eight steps of the stairs: little enough work, but a product for each step.": _of(_stairs(8)),
+            "these are four steps of the stairs: few products, but more than 9/16 of the work.": _of(_stairs(4)),
             "every query is a product of its own: the least work there is, and the most products.":
-                _stairs_of_one,
+                _of(_stairs_of_one),
         },
         EXERCISE_FEW: {
+            "nothing is masked: in the parts along the diagonal, queries attend to later keys, too.":
+                _of(_levels(8), lambda scores: scores.softmax(dim=-1)),
             "the triangle is cut once: one square is gone from it, but its two triangles are multiplied as squares.":
-                _some_levels((0, 1), of=2),
+                _of(_some_levels((0, 1), of=2)),
             "the squares are the right ones, but each is a product of its own; equal ones can share one.":
-                _some_levels(range(4), one_by_one=True),
+                _of(_some_levels(range(4), one_by_one=True)),
             "the parts along the diagonal are missing: a query also attends to itself and to what is just before it.":
-                _some_levels((1, 2, 3)),
-            "only the parts along the diagonal are there; earlier keys are missing.": _some_levels((0,)),
+                _of(_some_levels((1, 2, 3))),
+            "only the parts along the diagonal are there; earlier keys are missing.": _of(_some_levels((0,))),
             "one size of the parts is missing: the keys of the first half for the second half of the queries.":
-                _some_levels((0, 1, 2)),
+                _of(_some_levels((0, 1, 2))),
             "a part overwrites what other parts have found for the same queries; they belong together.":
-                _some_levels(range(4), together=lambda before, part: part),
-            "the squares meet the values of their queries, not those of their keys.": _some_levels(range(4), move=1),
-            "no matrix product is left: number by number is the slowest way to multiply.": _one_by_one,
+                _of(_some_levels(range(4), together=lambda before, part: part)),
+            "the squares meet the values of their queries, not those of their keys.":
+                _of(_some_levels(range(4), move=1)),
+            "no matrix product is left: number by number is the slowest way to multiply.": _of(_one_by_one),
         },
     }),
 )  # fmt: skip
