@@ -157,6 +157,8 @@ NEWEST_TOKENS = Exercise(
         LOOPS: {
             "the softmax runs along the queries, so the columns sum to 1 and not the rows.":
                 _newest_of_masked(lambda scores: scores.softmax(dim=1)),
+            "the softmax runs over a whole map, so all its rows together sum to 1.":
+                _newest_of_masked(lambda scores: scores.flatten(1).softmax(dim=1).view_as(scores)),
             "queries and keys are swapped in R: a row should belong to a token that attends.":
                 _newest(lambda R, i, key, query: R[:, : i + 1, i].softmax(dim=-1)),
             "the scores are divided by their sum as they are; the softmax first makes each one positive.":
@@ -502,7 +504,8 @@ def _state_of(answer, R, fixed):
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     moved = []  # by the gradient alone, then with weight decay
     for decay in (0.0, 0.5):
-        if (result := module(x)).requires_grad and trained:
+        result = module(x)
+        if result.requires_grad and trained:
             result.square().sum().backward()
             torch.optim.AdamW(trained, lr=0.1, weight_decay=decay).step()
         after = module(x).detach()
@@ -515,9 +518,10 @@ def _state_of(answer, R, fixed):
         "heads that learn are trained": bool(moved[0][~fixed].all()),
         "heads that stay are not trained": not moved[0][fixed].any(),
         "weight decay leaves them alone": not moved[1][fixed].any(),
-        "the R that was given is left alone": torch.equal(given.detach(), R) and not given.requires_grad,
+        "the R that was given stays as it was": torch.equal(given.detach(), R) and not given.requires_grad,
     }
-    return scores, ", ".join(f"{question}: {'yes' if is_so else 'no'}" for question, is_so in state.items())
+    missing = [wish for wish, is_so in state.items() if not is_so]  # alone: a message is cut at some length
+    return scores, f"not so: {'; '.join(missing)}" if missing else "all is so"
 
 
 class _Scores(nn.Module):
@@ -622,7 +626,7 @@ RANDOM_STATE = Exercise(
         STATE: {
             "R is a plain tensor: nobody saves, moves or trains it.":
                 _kept(lambda module, R, fixed: setattr(module, "R", R)),
-            "all heads are trained; fixed is not used.": _kept(_store()),
+            "all heads are trained, also those that should stay.": _kept(_store()),
             "no head is trained: R is a buffer as a whole, or something cuts its gradient off.":
                 _kept(lambda module, R, fixed: module.register_buffer("R", R.clone())),
             "the heads that should stay get no gradient, but they are in a parameter, and weight decay moves them.":
@@ -639,7 +643,7 @@ RANDOM_STATE = Exercise(
                 _kept(_store(mask=_plain("fixed")), _choose),
             "the heads that stay are kept in a plain tensor: saving and moving lose them.":
                 _kept(_store(start=_plain("start")), _choose),
-            "the heads that stay are in a buffer that is left out of saving.":
+            "the heads that stay are not saved: their buffer is left out, or the module does not know the tensor.":
                 _kept(_store(start=lambda m, value: m.register_buffer("start", value.clone(), False)), _choose),
             "the heads that learn start from zeros instead of R.":
                 _kept(_store(R=lambda R, fixed: torch.zeros_like(R)), _choose),
