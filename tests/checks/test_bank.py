@@ -23,7 +23,6 @@ from synth_lib.checks.compare import difference
 from synth_lib.checks.exercise import Draw, RowsSumTo1, ZeroOutside
 from synth_lib.lab.starts import shifted_scores
 from synth_lib.masks import masked_softmax
-from synth_lib.scores import Random
 from tools.bank_table import answers_with
 from tools.build_notebooks import NOTEBOOKS, ROOT
 
@@ -367,7 +366,6 @@ def test_stated_property_holds_and_is_named_when_broken(exercise, property_, see
 
 HOLLOW = {  # answers that call the library instead of building what the exercise asks for
     "01.3": masked_softmax,
-    "03.4": lambda R, fixed: Random(len(R), len(R), R.shape[-1], start=R, fixed=fixed),
     "03.2": lambda length, offset, error: shifted_scores(length, offset, error),
 }
 

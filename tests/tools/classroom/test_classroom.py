@@ -435,7 +435,7 @@ def test_a_mistake_costs_exactly_its_exercise(graded):
         "        self.R = R\n\n    def forward(self, x):\n        return self.R[None, :, :x.shape[1], :x.shape[1]]"
     )
     result = graded(light("03", {"03.4": plain}), name="03_random.ipynb")
-    assert statuses(result) == ["right"] * 3 + ["wrong"]
+    assert statuses(result) == ["right"] * 3 + ["wrong", "right"]
     assert checks.find("03.4").wrong[0].diagnosis in result.verdicts["03.4"][1]
 
 
