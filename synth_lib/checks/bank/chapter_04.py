@@ -7,7 +7,7 @@ from numbers import Integral
 import torch
 from einops import einsum, rearrange
 
-from synth_lib.checks.exercise import Exercise, Reads, mistakes
+from synth_lib.checks.exercise import Exercise, mistakes
 
 PAPER = "Tile and repeat, on paper"
 EINOPS = "The same with einops"
@@ -343,7 +343,6 @@ SCORES_AT = Exercise(
     level="medium",
     inputs=_score_inputs,
     returns="batch head query key",
-    properties=(Reads("x", 1, 2, "token"), Reads("x", 0, 0, "sentence"), Reads("WA", 0, 1, "head")),
     right=(_scores_picked, _scores_torch, _scores_in_loops, _picked(_all_positions)),
     wrong=mistakes({
         HEADS: {
