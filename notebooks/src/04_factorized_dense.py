@@ -960,8 +960,7 @@ check("04.6", lists_for)
 # %% [markdown] solution="04.6"
 # Equal shares need equal scores, the highest of the row. A product is highest on a block (one sign), on two blocks
 # that share no row and no column (two signs), or, if the highest score is 0, outside of a block. For each of the
-# three it is enough that every number is -4, 0 or 4 (16 is a clear gap), so all combinations can be tried. Or see at
-# once which of the three it is:
+# three -4, 0 and 4 are enough (16 is a clear gap), so try all combinations; or see at once which of the three it is:
 
 # %% solution="04.6"
 def lists_by_pattern(wanted):

@@ -395,7 +395,7 @@ for k in (1, 2, 4, 8):
 # ## The same as Random at full rank
 #
 # With $k = l$ every table $R$ is a product, so Factorized Random can do whatever Random does, with twice the
-# parameters. That is for the proof, not for use. (The guard at the end of the chapter does it, in a layer.)
+# parameters. That is for the proof, not for use. (A folded cell below does it.)
 #
 # ### Exercise 05.2: the best two factors
 #
@@ -699,11 +699,10 @@ def pointer_factors(wanted, weight):
 check("05.4", pointer_factors)
 
 # %% [markdown] solution="05.4"
-# Row $i$ of $R_1$ is $c$ times the *point of the key that it wants*; which key that is does not matter, as long as
-# each has its own point. All rows have the same scores in another order, so one $c$ serves all, and halving an
-# interval finds it: the weight grows with $c$. No circle is needed either. On a parabola, $-(j - w)^2$ is highest at
-# $j = w$; multiplied out, $-w^2$ is the same in the whole row and can go, and $2 w j - j^2$ has rank 2. Keys at the
-# ends have one neighbour, so here each query needs its own $c$:
+# Row $i$ of $R_1$ is $c$ times the *point of the key that it wants*, whichever that is; all rows have the same scores
+# in another order, so one $c$ serves all, and halving an interval finds it. No circle is needed: the parabola $-(j -
+# w)^2$ is highest at $j = w$, and without $-w^2$, which is the same in the whole row, it has rank 2. Keys at its ends
+# have one neighbour, so there each query needs its own $c$:
 
 # %% solution="05.4"
 def pointer_factors_on_a_parabola(wanted, weight):

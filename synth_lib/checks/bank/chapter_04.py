@@ -10,7 +10,6 @@ from einops import einsum, rearrange
 from synth_lib.checks.exercise import Exercise, mistakes
 
 PAPER = "Tile and repeat, on paper"
-EINOPS = "The same with einops"
 PICTURE = "The row as a picture"
 LOST = "Two tiles, or two repeats: what gets lost"
 LADDER = "The ladder"
@@ -669,6 +668,7 @@ def _made_run(answer, scores, a):
         "rows without zeros": answer(scores=scores, a=a),
         "rows with zeros": answer(scores=_rows_with_zeros(a, b), a=a),
         "rows near the limit": answer(scores=_rows_near_the_limit(a, b), a=a),
+        "one row, an A of one number": answer(scores=scores[:1].clone(), a=1),
     }
 
 
@@ -689,7 +689,7 @@ def _made_by_default_rank(scores, a):
 
 
 def _made_by_singular_values(scores, a):
-    return torch.linalg.svdvals(_folded(scores, a))[:, 1] < 1e-3
+    return (torch.linalg.svdvals(_folded(scores, a)) > 1e-3).sum(dim=1) <= 1
 
 
 def _made_by_minors(scores, a):
@@ -831,7 +831,7 @@ CAN_BE_MADE = Exercise(
         },
         NUMBERS: {
             "the second singular value is compared with exactly 0, but rounding leaves a little.":
-                lambda scores, a: torch.linalg.svdvals(_folded(scores, a))[:, 1] == 0,
+                lambda scores, a: (torch.linalg.svdvals(_folded(scores, a))[:, 1:] == 0).all(dim=1),
         },
     }),
 )  # fmt: skip

@@ -10,7 +10,6 @@ from synth_lib.checks.exercise import Exercise, RowsSumTo1, mistakes
 from synth_lib.scores import FactorizedRandom, Random
 
 EQUATION = "The equation"
-MATMUL = "A matrix product"
 KEY_AXIS = "Both factors on the key axis"
 HEADS = "Heads and shorter inputs"
 RESULT = "From scores to the result"
@@ -198,7 +197,8 @@ def _product(factors):
 def _best_inputs(draw):
     sizes = draw.sizes("head rank length", high=8)
     rank, length = sorted((sizes["rank"], sizes["length"]))
-    return {"R": draw.normal(sizes["head"], length, length), "rank": rank}
+    head, rank = draw.in_turn([(sizes["head"], rank), (1, rank), (sizes["head"], 1)])
+    return {"R": draw.normal(head, length, length), "rank": rank}
 
 
 def _best_root(R, rank):
@@ -330,7 +330,7 @@ def _rank_run(answer, max_length, head):
                 error.args = (f"{error}, for max_length {length}.",)
             raise
         whole = isinstance(rank, Integral) and not isinstance(rank, bool)  # those of numpy, too
-        results[f"max_length {length} (several are tried)"] = int(rank) if whole else rank
+        results[f"for {length} positions, one of the lengths that are tried"] = int(rank) if whole else rank
     return results
 
 
