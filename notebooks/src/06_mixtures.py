@@ -5,7 +5,7 @@
 # switching it off. Then you compute the paper's Table 1, and read the numbers that a stranger's code prints.**
 #
 # - **Before you start:** chapters [01](01_dot_product.ipynb) to [05](05_factorized_random.ipynb).
-# - **Time:** about 135 minutes, 60 of them for the four exercises and 25 for the stretch.
+# - **Time:** about 145 minutes, 65 of them for the four exercises and 25 for the stretch.
 # - **Level:** medium.
 # - **In use today:** T5 and ALiBi add position biases to the dot product inside its softmax: a mixture, all alphas 1.
 #
@@ -76,7 +76,7 @@ for word, weight in zip(words, inside.tolist(), strict=True):
 
 # %%
 plots.show(
-    plots.flow("mixture", "what its parts read"),
+    plots.flow("mixture", "as its parts do"),
     "the layer as boxes. X goes into S, here a mixture, and into the values G. The scores get the mask and one "
     "softmax; the weights average the values, which gives Y.",
 )
@@ -188,14 +188,12 @@ with torch.no_grad():
 
 # %% fold=true
 # @title Guard: the three agree, in values and gradients
-factors = draw(11, 6, 6, high=2)
-
-
-of_module = torch.autograd.grad((module(x) * factors).sum(), list(module.parameters()))
+some = draw(11, 6, 6, high=2)
+of_module = torch.autograd.grad((module(x) * some).sum(), list(module.parameters()))
 assert equal(mix_with_sum(alphas, scores), mixed) and equal(module(x), mixed)
 for mix in (mix_with_loops, mix_with_sum):
     logits, *tables = (parameter.detach().clone().requires_grad_() for parameter in module.parameters())
-    own = torch.autograd.grad((mix(logits.softmax(dim=0), tables) * factors).sum(), [logits, *tables])
+    own = torch.autograd.grad((mix(logits.softmax(dim=0), tables) * some).sum(), [logits, *tables])
     assert all(equal(ours, theirs) for ours, theirs in zip(own, of_module, strict=True))
 
 # %% [markdown]
@@ -314,6 +312,9 @@ check("06.1", mixed_map_by_logarithms)
 # largest gradient of `scores[1]`, as a share of that in the first line:
 
 # %%
+factors = draw(11, 6, 6, high=2)  # we differentiate a weighted sum of the map
+
+
 def gradient_of_part_1(far):
     table = scores[1].clone().requires_grad_()
     total = (mix_inside(far, [scores[0], table, scores[2]]) * factors).sum()
@@ -639,11 +640,12 @@ def stretched(table):
 
 i = torch.arange(LENGTH)
 pictures = torch.stack([stretched(table_of_random(last[0], layer)) for layer in (0, 1)])
+numbers = [str(position) for position in range(LENGTH)]
 plots.show(
-    plots.attention_map(pictures, list("0123456789") + ["10", "11"], titles=["layer 0", "layer 1"], label="alpha R, stretched"),
+    plots.attention_map(pictures, numbers, titles=["layer 0", "layer 1"], label="alpha R, stretched"),
     "two tables of 12 times 12 numbers, alpha R after training on the last task. Layer 0: a black diagonal at the "
-    "position before the query, a white one at the position after it. Layer 1: a black one at the query's own position, "
-    "a white one at the position after it.",
+    "position before the query, a white one at the position after it. Layer 1: a black one at the query's own "
+    "position, a white one at the position after it.",
 )
 
 # %% [markdown]

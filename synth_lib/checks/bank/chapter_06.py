@@ -34,9 +34,9 @@ EXERCISE_NOBODY = "Stretch 06.5: the position that nobody wants"
 
 
 def _mixed_inputs(draw):
-    sizes = draw.sizes("batch head length", low=3)
+    sizes = draw.sizes("batch head", low=2, high=5)
     sizes[draw.in_turn(("batch", "head", "nothing"))] = 1
-    number, length = draw.integer(3, 4), sizes["length"]
+    number, length = draw.integer(3, 4), draw.integer(6, 8)  # in all rows but one, some positions are left
     shared = draw.integer(0, number - 2)  # not the last one: its shape would betray a loop that keeps only that
     scores = [
         draw.normal(1 if n == shared else sizes["batch"], sizes["head"], length, length) for n in range(number)
@@ -297,26 +297,27 @@ def _token_0_alone(x):
 
 
 def _bounded(x):
-    """Between -1 and 1; a change by about 1 moves it by about as much."""
-    return torch.tanh(2 * x.mean(dim=-1))
+    """Eight heads of numbers between -1 and 1, of which a change by about 1 always moves some, all keys alike."""
+    numbers = torch.tanh(x @ _fixed(x.shape[-1], 8)).transpose(1, 2)
+    return numbers[..., None].expand(-1, -1, -1, x.shape[1])
 
 
 def _above_the_limit(x):
-    return _random(x) + _every_key(4e-5 * _bounded(x))
+    return _random(x).repeat(1, 4, 1, 1) + 4.9e-5 * _bounded(x)
 
 
 def _above_the_limit_on_large_scores(x):
-    return 20 + _random(x) + _every_key(6e-5 * _bounded(x))
+    return 20 + _random(x).repeat(1, 4, 1, 1) + 6e-5 * _bounded(x)
 
 
 def _below_the_limit(x):
-    return _random(x) + _every_key(4.9e-6 * _bounded(x))
+    return _random(x).repeat(1, 4, 1, 1) + 4.9e-6 * _bounded(x)
 
 
 def _one_entry(x):
     """Many heads, and one number of them moves, a little."""
     scores = _random(x).repeat(len(x), 32, 1, 1)
-    scores[:, 5, 1, 2] += 2e-4 * x[:, 1].sum(dim=-1)
+    scores[:, 5, 1, 2] += 3e-4 * x[:, 1].sum(dim=-1)
     return scores
 
 
