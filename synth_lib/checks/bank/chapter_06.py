@@ -729,7 +729,7 @@ def _longest_in_a_loop(names, d_model, head, rank, budget):
 
 
 def _longest_counted(names, d_model, head, rank, budget):
-    """Halving, and the library counts; Random alone makes big tables."""
+    """By halving; the library counts, on a device that holds sizes and no numbers."""
 
     def bill(max_length):
         score = make_score(" + ".join(names), d_model, head, max_length, bias=False, rank=rank)
