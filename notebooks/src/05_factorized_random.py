@@ -7,7 +7,7 @@
 # - **Before you start:** chapters [00](00_start_here.ipynb), [02](02_dense.ipynb) and [03](03_random.ipynb). To
 #   predict before you look, hide the stored outputs: *Edit*, *Clear Outputs of All Cells* (Colab: *Clear all
 #   outputs*).
-# - **Time:** about 125 minutes, 90 of them for the five exercises; the last of these, 35, can wait.
+# - **Time:** about 90 minutes, 55 of them for the four exercises; the stretch exercise takes 35 more.
 # - **Level:** medium.
 # - **Of use elsewhere:** the scores of the dot product have a rank, too, at most `d_head`, so all that you learn here
 #   about rank and softmax holds for them. And LoRA, a common way to fine-tune large models, learns the change of

@@ -5,7 +5,7 @@
 # switching it off. Then you compute the paper's Table 1, and read the numbers that a stranger's code prints.**
 #
 # - **Before you start:** chapters [01](01_dot_product.ipynb) to [05](05_factorized_random.ipynb).
-# - **Time:** about 145 minutes, 65 of them for the four exercises and 25 for the stretch.
+# - **Time:** about 120 minutes, 65 of them for the four exercises; the stretch exercise takes 25 more.
 # - **Level:** medium.
 # - **In use today:** T5 and ALiBi add position biases to the dot product inside its softmax: a mixture, all alphas 1.
 #

@@ -409,6 +409,17 @@ def test_chapter_shows_title_minutes_and_level(exercise):
     assert f"{exercise.minutes} minutes" in below and exercise.level in below
 
 
+NUMBERS = "zero one two three four five six".split()
+
+
+@pytest.mark.parametrize("chapter", [pytest.param(one, id=f"chapter_{one}") for one in sorted(CHAPTERS)])
+def test_chapter_says_the_minutes_of_its_exercises_and_of_its_stretch(chapter):
+    *usual, stretch = [exercise.minutes for exercise in EXERCISES if exercise.key[:2] == chapter]
+    said = f"minutes, {sum(usual)} of them for the {NUMBERS[len(usual)]} exercises; "
+    said += f"the stretch exercise takes {stretch} more"
+    assert said in " ".join(markdown(chapter)[0].split())
+
+
 @every_exercise
 def test_solution_in_the_source_is_right(exercise):
     chapter = exercise.key[:2]
