@@ -7,14 +7,14 @@
 # - **Before you start:** chapters [01](01_dot_product.ipynb), [02](02_dense.ipynb) and
 #   [03](03_random.ipynb): scores, maps, heads, masks. The names of the other scores come from chapters
 #   [04](04_factorized_dense.ipynb) to [06](06_mixtures.ipynb).
-# - **Time:** about MINUTES minutes, EXERCISES of them for the six exercises.
+# - **Time:** about 150 minutes, 94 of them for the six exercises.
 # - **Level:** medium.
-# - **What transfers:** blocks of sums around normalised parts, a cache, and care with padding are what the large
-#   language models of today are run with too; they fill S with the dot product.
+# - **What transfers:** blocks of sums around normalised parts, a cache, and care with padding are found in the large
+#   language models of today too; their S is the dot product.
 #
 # The paper is Tay et al., *Synthesizer: Rethinking Self-Attention for Transformer Models*,
-# [arXiv 2005.00743](https://arxiv.org/abs/2005.00743). Equation numbers are those of its version 1. Outputs are stored.
-# To predict before you look, hide them first (in JupyterLab: Edit, Clear Outputs of All Cells), then run cell by cell.
+# [arXiv 2005.00743](https://arxiv.org/abs/2005.00743). Equation numbers are those of its version 1. Outputs are stored:
+# to predict before you look, hide them (in JupyterLab: Edit, Clear Outputs of All Cells) and run cell by cell.
 
 # %% fold=true
 # @title Imports
@@ -35,13 +35,12 @@ from synth_lib.shapes import Axes
 # %% [markdown]
 # ## The question
 #
-# An attention layer takes a table, one row for each token, and returns a table of the same shape. Nobody wants
-# a table. You want the next word of a text, or its translation, or its class. **What has to stand around the
-# layer? And does anything out there have to know which S is inside?**
+# An attention layer takes a table, one row for each token, and returns a table of the same shape. You want the next
+# word of a text, or its translation, or its class. **What has to stand around the layer? And does anything out there
+# have to know which S is inside?**
 #
-# This chapter needs words of two languages, and four *special tokens*: a filler, the start and the end of a
-# text, and a separator between two texts. A token is from now on a whole number, the number of its word in the
-# vocabulary. Shorter texts of a batch are filled up with *padding*.
+# A token is from now on a whole number, the number of its word in a vocabulary. Four *special tokens* are a filler, the
+# start and the end of a text, and a separator between two texts. Shorter texts of a batch get fillers, *padding*.
 
 # %%
 special = ["<padding>", "<start>", "<end>", "<separator>"]
@@ -64,8 +63,8 @@ tokens = axes(tokens, "batch length", "tokens")
 print(len(vocabulary), "words;", tokens.tolist())
 
 # %% [markdown]
-# The paper compares nine models. They differ in S and in nothing else. "Vanilla" is its word for the dot
-# product. Wherever this chapter says *all nine*, it goes through this table:
+# The paper compares nine models, which differ in S alone. "Vanilla" is its word for the dot product. *All nine* means
+# this table:
 
 # %%
 nine = {
@@ -119,8 +118,7 @@ def shaken(module, seed=0):
 #
 # Attention is equation (3), followed by the output projection. The mlp works on each token alone: a layer $d \to
 # 4d$, a function that bends, a layer $4d \to d$. A model is a stack of blocks between two tables. In a language
-# model the token $t_i$ at position $i$ becomes a row, and what the last block makes of that row becomes one logit for
-# each word ($X''$ is that of the last block, and $\mathrm{norm}''$ a norm of its own):
+# model, with $X''$ of the last block and a $\mathrm{norm}''$ of its own:
 #
 # $$X_i = E_{t_i} + P_i, \qquad \text{logits}_i = E \; \mathrm{norm}''(X''_i)$$
 #
@@ -132,9 +130,8 @@ def shaken(module, seed=0):
 # | $X, X', X''$ | `x` | batch length d_model | the tokens on their way through a block |
 # | $\text{logits}$ | `logits` | batch length vocab | the score of each word to come next |
 #
-# > **Not in the paper.** It takes all this as known, "the standard base model", so these equations have no number
-# > there, and it does not say where its norms stand. Ours stand before each part (*pre-norm*), and our positions are
-# > learned rows.
+# > **Not in the paper.** It has no such equations, and does not say where its norms stand. Ours stand before each part
+# > (*pre-norm*), and our positions are learned rows.
 #
 # The layer inside is the one that you know. Only the filled box differs among the nine:
 
@@ -147,9 +144,8 @@ plots.show(plots.flow("any S", "what this S reads"), "X goes to the values and t
 #
 # ### Why add?
 #
-# Stack six attention layers without adding. After each, measure how much the tokens of a sentence differ from each
-# other, as a share of their size: 1 means that they have nothing in common, 0 that all are equal. The layers are
-# untrained and have no biases.
+# Stack six untrained attention layers without adding. After each, measure how much the tokens of a sentence differ from
+# each other, as a share of their size: 1 means that they have nothing in common, 0 that all are equal.
 
 # %%
 x = axes(draw(1, 2, 6, 12, high=2), "batch length d_model", "x")
@@ -172,11 +168,10 @@ for score in ("dot_product", "dense", "random"):
     print(f"{score:>11}: {' '.join(shares)}; with adding, after six: {difference(added):.2f}")
 
 # %% [markdown]
-# Every layer replaces a token by an average, and averages of averages are all alike. After a few layers nobody can
-# tell "dog" from "bird", whatever S made the weights. Random loses most in the first layer here, and less than the
-# others in the second: by then the tokens have shrunk, and with them the scores of the dot product and of Dense,
-# whose maps become plain means, while Random's map does not depend on the tokens. With `x + ...` each token keeps
-# what it was, and the layer adds to it. This is a *residual* connection.
+# Averages of averages are all alike. After a few layers nobody can tell "dog" from "bird", whatever S made the weights.
+# Random loses most in the first layer here and least in the second: by then the tokens have shrunk, and with them the
+# scores of the dot product and of Dense, whose maps become plain means. Random's map does not depend on the tokens.
+# With `x + ...` each token keeps what it was, and the layer adds to it: a *residual* connection.
 #
 # ### Why a norm?
 #
@@ -190,10 +185,9 @@ for factor in (1, 10):
     print(f"x times {factor:2}: the largest weight of a row is {weights.amax(dim=-1).mean():.2f} on average")
 
 # %% [markdown]
-# The scores of the dot product grew a hundred times, and the softmax looks at one position only. So every part
-# reads a copy of standard size. A *layer norm* takes each token by itself: its mean becomes 0, its standard
-# deviation 1. Then each of the `d_model` features gets a learned factor and a learned shift, which start at 1
-# and 0. (The `1e-5` keeps a token of equal numbers from a division by 0.)
+# The scores grew a hundred times, and the softmax looks at one position only. So every part reads a copy of standard
+# size. A *layer norm* takes each token by itself: its mean becomes 0, its standard deviation 1. Then each feature
+# gets a learned factor and a learned shift, which start at 1 and 0. (The `1e-5` prevents a division by 0.)
 
 # %%
 def norm_by_hand(x, factor, shift):
@@ -214,9 +208,8 @@ assert equal(norm(x), norm_by_hand(x, norm.weight, norm.bias))
 # %% [markdown]
 # ### Before the part, not after the sum
 #
-# There are two places for the norm. *Pre-norm*, ours: `x + part(norm(x))`. *Post-norm*, that of the first
-# Transformers: `norm(x + part(x))`. Both have the right shape. To tell them apart, silence a part, so that it adds
-# 0:
+# *Pre-norm*, ours: `x + part(norm(x))`. *Post-norm*, that of the first Transformers: `norm(x + part(x))`. To tell them
+# apart, silence a part, so that it adds 0:
 
 # %%
 def silent(x):
@@ -227,14 +220,13 @@ for name, y in {"x": x, "pre-norm": x + silent(norm(x)), "post-norm": norm(x + s
     print(f"{name:>9}: token 0 begins", " ".join(f"{feature:4.1f}" for feature in y[0, 0, :6].tolist()))
 
 # %% [markdown]
-# In pre-norm the tokens walk through all blocks along a line of plain sums, and so do the gradients on the way
-# back. Nothing on this line rescales them. The price: the last sum was never normalised, so one more norm stands
-# behind the last block.
+# In pre-norm tokens and gradients walk through all blocks along a line of plain sums, and nothing on it rescales them.
+# The price: the last sum was never normalised, so one more norm stands behind the last block.
 #
 # ### The mlp: each token on its own
 #
-# Attention moves things between tokens. The mlp moves nothing: one and the same small network reads each token.
-# Its bend is a *gelu*, a relu with a round corner. Change token 1 and see what moves:
+# Attention moves things between tokens. The mlp reads each token by itself. Its bend is a *gelu*, a relu with a round
+# corner. Change token 1 and see what moves:
 
 # %%
 _ = torch.manual_seed(0)
@@ -249,8 +241,8 @@ for name, part in {"attention": lambda x: layer(x)[0], "mlp": mlp}.items():
 # %% [markdown]
 # ### The whole block, S as an argument
 #
-# Two lines of `forward` are the two equations. `causal` is an option, because a model that only reads may look
-# at later words. The mask is for padding. Nothing in it asks for the name of S.
+# Two lines of `forward` are the two equations. A model that only reads may look at later words, so `causal` is an
+# option. The mask is for padding. Nothing asks for the name of S.
 
 # %%
 class OurBlock(nn.Module):
@@ -353,23 +345,23 @@ for name, score in nine.items():
     notices[name] = not equal(layer(swapped)[0][:, -1], layer(picked)[0][:, -1])
 
 # %% [markdown]
-# Still all nine models get a row of $P$ added to each token. Those that see the order without it, see it in the scores
-# alone: a value says "dog", and with $P$ it can say "dog, at position 1". Now the result:
+# Whoever sees the order here sees it in the scores alone. So all nine models get a row of $P$ added to each token: then
+# a value can say "dog, at position 1". The result:
 
 # %%
 compare_guess(my_guess, {name: notices[name] for name in my_guess})
 print("do not notice:", ", ".join(name for name in nine if not notices[name]))
 
 # %% [markdown]
-# The dot product alone sees a bag of words. Every synthesizer, and every mixture with one, knows positions by
-# itself: they stand in its parameters. (Two causal layers of dot products do see some order. In layer 0 a word can read
-# those before it, and none behind it: so what it brings into layer 1 depends on what stood before.)
+# The dot product alone sees a bag of words. In every synthesizer, and every mixture with one, positions stand in the
+# parameters. (Two causal layers of dot products do see some order. In layer 0 a word can read those before it, and none
+# behind it: so what it brings into layer 1 depends on what stood before.)
 #
 # ### Rows become logits
 #
-# After the last norm a token is a row of 12 numbers. How well does each of the 24 words fit as the next one?
-# Compare with their rows: a dot product with each row of $E$. The same table at both ends is called *tied*.
-# (`nn.ModuleList` is a list of modules whose parameters the model knows.)
+# How well does each of the 24 words fit as the next one? Compare the last row of a token with their rows: a dot product
+# with each row of $E$. The same table at both ends is called *tied*. (`nn.ModuleList` is a list of modules whose
+# parameters the model knows.)
 
 # %%
 class OurLanguageModel(nn.Module):
@@ -408,9 +400,9 @@ print("logits:", tuple(logits.shape), " positions that move:", moved["Random"])
 # One pass gives a prediction at *every* position: the logits at position $i$ are about token $i + 1$ and know the
 # tokens 0 to $i$. That is why a causal model learns from all positions of a text at once.
 #
-# To have something to listen to, train one on eight texts: four sentences, some more often than others. S is Random.
-# The loss is the mean of $-\log$ of the probability of the word that comes, where one comes. (`ignore_index` leaves
-# the padding out. `eval()` says that training is over: a model with dropout then drops nothing.)
+# Train one, with Random as S, on eight texts: four sentences, some more often than others. The loss is the mean of
+# $-\log$ of the probability of the word that comes. (`ignore_index` leaves the padding out. `eval()` says that training
+# is over.)
 
 # %%
 corpus = encode(*(
@@ -436,8 +428,8 @@ writer = train(LanguageModel(**sizes, score="random"))
 # %% [markdown]
 # ## Writing: from logits to a token
 #
-# Read the text, take the logits of the *last* position, choose a word, append it, and begin again. S plays no part in
-# the choice. The library's `sample` knows four rules; **greedy**, the most likely word, is temperature 0:
+# Take the logits of the *last* position, choose a word, append it, and begin again. S plays no part in the choice. The
+# library's `sample` knows four rules; **greedy**, the most likely word, is temperature 0:
 
 # %%
 def write(model, tokens, count, **rule):
@@ -456,10 +448,9 @@ print(" ".join(vocabulary[token] for token in greedy[0].tolist()))
 assert writer.generate(encode("<start>"), 7, temperature=0).equal(greedy)
 
 # %% [markdown]
-# The other three *draw* a word by its probability, and differ in what they do before: **temperature** $T$ divides the
-# logits, and close to 0 the likely words win; **top-k** forbids all but the k most likely words (their logits become
-# minus infinity); **top-p** lets the model decide how many words stay. To see them, take six logits made by hand, draw
-# 2,000 times each, and look which words come at all:
+# The other three *draw* a word. **Temperature** $T$ divides the logits first: close to 0 the likely words win.
+# **Top-k** forbids all but the k most likely words. **Top-p** lets the model decide how many stay. Take six logits
+# made by hand, draw 2,000 times each, and look which words come at all:
 
 # %%
 words = "small dog saw bird the cat".split()
@@ -475,9 +466,8 @@ for rule in ({"temperature": 0}, {"temperature": 3.0}, {"top_k": 2}, {"top_p": 0
 # %% [markdown]
 # ### Top-p
 #
-# A fixed k is too many where the model is sure, and too few where it is not. Top-p keeps the most likely words, as
-# few as reach the probability p *together*. The word that crosses the line is still in. In the order of their
-# probability:
+# Top-p keeps the most likely words, as few as reach the probability p *together*. The word that crosses the line is
+# still in. In the order of their probability:
 
 # %%
 order = row.argsort(descending=True)
@@ -553,16 +543,14 @@ check("07.2", top_p_by_the_smallest)
 # %% [markdown]
 # ## One token at a time: the cache
 #
-# `write` reads the whole text again for every word. Is that needed? In a causal layer no token looks at later
-# ones, so when a word is appended, the rows of all earlier words stay what they were. You saw it above: only the
-# logits of the last position moved.
-#
-# So only the newest token has to be computed, at position $t$. What does its row of equation (3) need?
+# `write` reads the whole text again for every word. That is not needed: you saw that only the logits of the last
+# position move with the last word. So only the newest token has to be computed, at position $t$. What does its row of
+# equation (3) need?
 #
 # - its row of scores, $t + 1$ numbers, and
 # - the **values** of all tokens up to it. Those of the earlier tokens were computed before: keep them.
 #
-# The row of scores is where S comes in. Where does row $t$ come from?
+# Where does its row of scores come from? Here S comes in:
 #
 # | S | row $t$ of the scores | to keep of each earlier token |
 # |---|---|---|
@@ -570,15 +558,7 @@ check("07.2", top_p_by_the_smallest)
 # | Dense, Factorized Dense | $F(X_t)$: the newest token alone, cut to $t + 1$ columns | its value |
 # | Random, Fixed or Factorized Random | row $t$ of the table, cut to $t + 1$ columns | its value |
 #
-# **A synthesizer has no keys to cache, only values.** By hand, in one layer with three heads, token
-# after token. The layer's `score` holds what you built in chapters 01 to 03, under these names:
-#
-# | name | in chapter | what it is |
-# |---|---|---|
-# | `S.query`, `S.key` | 01 | the layers that make queries and keys |
-# | `S.hidden` | 02 | the first layer of $F$: $W_1$ and $b_1$, all heads side by side |
-# | `S.weight`, `S.bias` | 02 | the second layer of $F$: $W_2$ and $b_2$ of each head |
-# | `S.R` | 03 | the table of each head |
+# **A synthesizer has no keys to cache, only values.** By hand, with three heads and the parameters that you know:
 
 # %%
 axes_head = Axes(batch=2, head=3, length=6, d_model=12)  # d_head = 4
@@ -589,21 +569,23 @@ def split(features):
 
 
 def random_row(S, token, t, keys):
+    # S.R: the tables of chapter 03, one for each head.
     return S.R[None, :, t : t + 1, : t + 1]
 
 
 def dense_row(S, token, t, keys):
+    # S.hidden: W1 and b1 of chapter 02, all heads side by side. S.weight, S.bias: W2 and b2 of each head.
     hidden = split(S.hidden(token)).relu()
     return hidden @ S.weight[:, :, : t + 1] + S.bias[:, None, : t + 1]
 
 
 def dot_product_row(S, token, t, keys):
+    # S.query, S.key: the two layers of chapter 01.
     keys.append(split(S.key(token)))
     return split(S.query(token)) @ torch.cat(keys, dim=2).transpose(2, 3) / math.sqrt(4)
 
 # %% [markdown]
-# `token` is the newest one, "batch 1 d_model". Only `dot_product_row` touches the list of keys. No causal mask is
-# needed: later tokens do not exist yet.
+# `token` is the newest one, "batch 1 d_model". No causal mask is needed: later tokens do not exist yet.
 
 # %%
 def attend_step_by_step(layer, x, row_of_scores):
@@ -624,19 +606,18 @@ for score, row_of_scores in {"random": random_row, "dense": dense_row, "dot_prod
     print(f"{score:>11}: off the full pass by {off:.3f}; kept: {of_values} values, {of_keys} keys")
 
 # %% [markdown]
-# In the library every score has two methods for this. `keys(x)` says what must be kept of each token, and `None`
-# means nothing. `rows(x, keys, length, start)` gives the rows for the newest tokens. A `Cache` for each layer holds
-# values and keys.
+# In the library a `Cache` for each layer holds values and keys; `keys(x)` of a score gives what must be kept of each
+# token, `None` where that is nothing.
 #
 # ### The bytes of the cache
 #
-# For each layer, sentence and token the cache holds a value, `d_model` numbers of 4 bytes (float32). With the dot
-# product anywhere in S, a key of the same size comes on top:
+# A value is `d_model` numbers of 4 bytes (float32). With the dot product anywhere in S, a key of the same size comes on
+# top:
 #
 # $$\text{bytes} = 4 \cdot \text{layer} \cdot \text{batch} \cdot \text{length} \cdot d \cdot
 # \begin{cases} 1 & \text{values alone} \\ 2 & \text{keys and values} \end{cases}$$
 #
-# Which of the nine need how much? For these four, write the share of a full key-value cache, 0.5 or 1:
+# For these four, write the share of a full key-value cache, 0.5 or 1:
 
 # %%
 my_share = {"Transformer": None, "Factorized Random": None, "Random + Dense": None, "Random + Vanilla": None}
@@ -658,8 +639,7 @@ with torch.no_grad():
         assert with_cache.equal(without), name
 
 # %% [markdown]
-# The folded cell runs all nine models with caches and asserts that their logits, and what they write, stay the same. In
-# the size of the paper's language model, 6 layers, $d = 512$ and length 256, for one text:
+# In the size of the paper's language model, 6 layers, $d = 512$ and length 256, for one text:
 
 # %%
 for name, tensors in {"values": 1, "keys and values": 2}.items():
@@ -668,8 +648,8 @@ compare_guess(my_share, {name: share[name] for name in my_share})
 
 # %% [markdown]
 # A mixture with the dot product saves nothing. And a cache ends at `max_length`: to go on, the text must move by one
-# position. Then every token stands at another position and gets another row of $P$, and all values are new. So from
-# there on `generate` reads the last `max_length` tokens again at every step.
+# position, and every token gets another row of $P$. From there on `generate` reads the last `max_length` tokens again
+# at every step.
 #
 # ### Exercise 07.3: several tokens at once
 #
@@ -749,7 +729,7 @@ check("07.3", next_steps_one_by_one)
 # ## Reading whole texts: positions and padding
 #
 # A model that only reads, an *encoder*, needs no causal mask. Its last rows are the result; there are no logits.
-# But now later positions can be seen, and in a batch some of them are padding.
+# But now later positions can be seen, and some of them are padding.
 
 # %%
 class OurEncoder(nn.Module):
@@ -771,7 +751,7 @@ class OurEncoder(nn.Module):
 
 # %% [markdown]
 # `real` is the padding mask of [chapter 01](01_dot_product.ipynb), "batch 1 1 key". `positions` says which row of $P$
-# each token gets: 0, 1, 2, ... unless you say something else.
+# each token gets.
 #
 # ### Padding on the right changes nothing
 #
@@ -791,14 +771,13 @@ for name, column in seen.items():
     print(f"{name}: stays in {column.count('stays')} models, moves in {column.count('moves')}")
 
 # %% [markdown]
-# With the mask nothing changes, for all nine. The mask acts after S, on the scores, so S need not know of it.
-# Without it the four words average the fillers in, whatever S is. In code that you read, look whether the mask is
-# used for *every* S: it is easy to forget where nothing is compared.
+# The mask acts after S, on the scores, so S need not know of it. Without it the four words average the fillers in,
+# whatever S is. In code that you read, look whether the mask is used for *every* S: it is easy to forget.
 #
 # ### Padding on the left moves every word
 #
-# Padding on the left has a charm: all texts end at the same position, so the newest token of a whole batch is
-# `x[:, -1]`. But now "the" stands at position 2.
+# With padding on the left all texts end at the same position, so the newest token of a whole batch is `x[:, -1]`. But
+# now "the" stands at position 2.
 
 # %%
 left_tokens = axes(torch.stack([tokens[0], tokens[1].roll(2)]), "batch length", "left_tokens")
@@ -841,8 +820,7 @@ plots.show(fig, "the map of one Random layer for the same four words. The darkes
            f"on the right {looks[0]}, with two on the left {looks[1]}.")
 
 # %% [markdown]
-# Both are blocks of one table $R$: its rows and columns 0 to 3 with padding on the right, 2 to 5 with padding on the
-# left. The words had no say. And the nine:
+# Both are blocks of one table $R$: rows and columns 0 to 3, and 2 to 5. The words had no say. And the nine:
 
 # %%
 compare_guess(my_repair, {name: on_the_left[name][1] == "stays" for name in my_repair})
@@ -855,9 +833,8 @@ for name, (left, repaired) in on_the_left.items():
 # them a second time: row and column numbers *are* the positions of Random, and the columns of Dense are. Row 0 of $R$
 # was learned for the first word of a text, and now a filler uses it.
 #
-# **The remedy:** keep padding on the right for an S that is bound to positions. If a batch comes with padding on the
-# left, roll each row back, read, and, if you must, roll the result. Then every text starts at position 0, in $P$ and in
-# S. (The library's models want padding on the right, and `generate` wants beginnings of one length: group them.)
+# **The remedy:** keep padding on the right for an S that is bound to positions. Where a batch comes with padding on the
+# left, roll each row back, read, and, if you must, roll the result:
 
 # %%
 fillers = [0, 2]
@@ -876,20 +853,12 @@ for score in nine.values():
 print(f"rolled, read, rolled back: stays in {rolled.count('stays')} models, moves in {rolled.count('moves')}")
 
 # %% [markdown]
-# A longer text does not fit at all. Not even the dot product can read it here, since $P$ ends as well:
-
-# %%
-try:
-    LanguageModel(**sizes, score="dot_product")(torch.zeros(1, 9, dtype=torch.int64))
-except ValueError as error:
-    print(error)
-
-# %% [markdown]
+# (A longer text than `max_length` does not fit at all, not even with the dot product: $P$ ends as well.)
+#
 # ## A classifier
 #
 # To classify a text, turn its rows into one row, then into a logit for each class (*label*). We take the mean of
-# the **real** rows. Fillers have rows too, and they are not zero: each made its way through the mlp of every
-# block.
+# the **real** rows. Fillers have rows too, which are not zero: each went through the mlp of every block.
 
 # %%
 class OurClassifier(OurEncoder):
@@ -904,8 +873,7 @@ class OurClassifier(OurEncoder):
         return self.label((rows * is_real).sum(dim=1) / is_real.sum(dim=1))
 
 # %% [markdown]
-# What if the fillers are averaged in? The logits of "the old cat slept", alone and in the batch, and what the plain
-# mean makes of the same rows:
+# The logits of "the old cat slept", alone and in the batch, and what a plain mean makes of the same rows:
 
 # %%
 model = shaken(OurClassifier(label=5, **sizes, score="random"))
@@ -918,9 +886,8 @@ for name, logits in {"alone": model(tokens[1:, :4], [4]), "in the batch": in_bat
 # %% [markdown]
 # ### Two sentences in one input
 #
-# Does the second sentence follow from the first? Such tasks give a model *two* texts. They are packed into one:
-# the first, a separator, the second. So the self-attention has to compare them, because there is nothing else that
-# could.
+# Does the second sentence follow from the first? Such tasks pack *two* texts into one: the first, a separator, the
+# second. So the self-attention has to compare them, because nothing else could.
 
 # %%
 pairs = encode(
@@ -934,7 +901,7 @@ print("the second sentence begins at position", second_starts)
 
 # %% [markdown]
 # Change a word of the *first* sentence, "dog" to "bird". Do the rows of the words of the *second* sentence move in
-# the attention map, that is, can they react to the first sentence?
+# the attention map?
 
 # %%
 other_pairs = pairs.clone()
@@ -951,15 +918,12 @@ for name, score in nine.items():
 
 # %% [markdown]
 # With the dot product they move at once. With Dense not in layer 0, where a word knows only itself; in layer 1 it
-# has read the first sentence through the *values* of layer 0, and its row follows. That is not yet a comparison,
-# but it is a way to one; [Table 1](06_mixtures.ipynb) speaks of one layer. With Random alone no map ever moves.
+# has read the first sentence through the *values* of layer 0. That is not yet a comparison, but it is a way to one;
+# [Table 1](06_mixtures.ipynb) speaks of one layer. With Random alone no map ever moves. And "slept" of the second
+# sentence stands at position 6 in one pair and at 7 in the other: an S that is bound to positions sees two tasks.
 #
-# And "slept" of the second sentence stands at position 6 in one pair and at position 7 in the other, because of a
-# word in the first sentence. An S that is bound to positions sees two different tasks.
-#
-# The paper reports what follows on GLUE, a set of tasks of which most are pairs: an average of 83.5 for its
-# baseline, 75.1 for Random, 72.0 for Dense, 82.6 for Dense + Vanilla, 84.1 for Random + Vanilla. Its own reason: the
-# two sentences are concatenated, so the self-attention has to compare them as well.
+# On GLUE, tasks of which most are pairs, the paper reports an average of 83.5 for its baseline, 75.1 for Random, 72.0
+# for Dense, 82.6 for Dense + Vanilla, 84.1 for Random + Vanilla, and gives this very reason.
 #
 # ### Exercise 07.4: one row for each sentence of a pair
 #
@@ -1024,9 +988,9 @@ check("07.4", mean_of_each_in_loops)
 # %% [markdown]
 # ## Two texts: encoder and decoder
 #
-# To translate, a model reads a *source* and writes a *target*. An encoder reads the source, as above; its rows
-# are the *memory*. A *decoder* is the language model of this chapter that writes the target, with one more part in
-# each block: **cross-attention**. Its queries come from the target, its keys and values from the memory.
+# To translate, a model reads a *source* and writes a *target*. The rows of an encoder, as above, are the *memory*. A
+# *decoder* is a language model that writes the target, with one more part in each block: **cross-attention**. Its
+# queries come from the target, its keys and values from the memory.
 #
 # | tensor | shape, in axis names | size here |
 # |---|---|---|
@@ -1035,7 +999,7 @@ check("07.4", mean_of_each_in_loops)
 # | scores, weights | batch head query key | 2 × 3 × 5 × 6 |
 # | result | batch query d_model | 2 × 5 × 12 |
 #
-# For the first time query and key have different sizes. With the parameters of the library's `CrossAttention`:
+# For the first time query and key have different sizes:
 
 # %%
 axes_cross = Axes(batch=2, head=3, query=5, key=6, d_model=12)  # d_head = 4
@@ -1066,9 +1030,9 @@ assert equal(library_y, y) and equal(library_weights, weights)
 # ### Why cross-attention stays vanilla
 #
 # The paper synthesizes the self-attention of encoder and decoder and keeps the dot product here: in most cases, it
-# says, cross-attention could not be replaced. Why? `CrossAttention` takes any score; in the whole model the switch is
-# the argument `cross_score`. Turn it, and ask three questions: does the map move when the source changes? Does the
-# map move when the target changes? Does the result `y` move when the source changes? Guess the first, yes or no:
+# says, cross-attention could not be replaced. Why? `CrossAttention` takes any score. Ask three questions: does the map
+# move when the source changes? Does the map move when the target changes? Does the result `y` move when the source
+# changes? Guess the first, yes or no:
 
 # %%
 my_map = {"dot_product": None, "dense": None, "random": None}
@@ -1121,13 +1085,11 @@ for score, (by_source, by_target, y_by_source) in answers.items():
 # and wrong for the first.
 #
 # The first column: a synthesized map never moves with the source, which comes in through the values alone. Row *t* of
-# Random knows one thing, that it stands at position *t* of the target. Row *t* of Dense knows the word that was written
-# there. Neither can ask where in *this* source the word stands that is needed now. It picks positions of the source
-# unseen, and takes whatever stands there.
+# Random knows that it stands at position *t* of the target; row *t* of Dense knows the word that was written there.
+# Neither can ask where in *this* source the word stands that is needed now.
 #
-# Two things are left to a model with synthesized cross-attention. The encoder can carry each word to the position where
-# the target will look for it. And Dense in the second block of the decoder reads a token that has already met the
-# source through the values of the first. Random has only the first of the two:
+# Two ways are left. The encoder can carry each word to the position where the target will look for it. And Dense in the
+# second block of the decoder reads a token that has already met the source. Random has only the first:
 
 # %%
 sources = encode("the dog saw a small bird", "the old cat slept")
@@ -1141,12 +1103,16 @@ for cross_score in ("dot_product", "dense", "random"):
     print(f"{cross_score:>11}  {'    '.join(moves(one[0], other[0]) for one, other in zip(*maps, strict=True))}")
 
 # %% [markdown]
-# How much does it matter? One public implementation, TaraSPande/synthesizer, synthesizes cross-attention too. It
+# <details><summary>How much does it matter?</summary>
+#
+# One public implementation, TaraSPande/synthesizer, synthesizes cross-attention too. It
 # reports, in one run each and on its validation set, 27.01 BLEU from English to German for the dot product, 23.06 for
 # Dense and 21.09 for Random. (*BLEU* counts the pieces of a translation that a human translation has too; more is
 # better.) The paper, with vanilla cross-attention, reports 27.67, 27.43 and 27.27. So the fall is larger there. But
 # those runs replace the self-attention as well, in other code and another training: they do not say how much of the
 # fall is due to the cross-attention.
+#
+# </details>
 #
 # ### The whole model
 #
@@ -1192,8 +1158,8 @@ class OurEncoderDecoder(nn.Module):
         return self.decoder_norm(x) @ self.token.weight.T
 
 # %% [markdown]
-# And the cache? The source is read once, and a second cache in each block keeps what cross-attention needs of it. One
-# decoder block with vanilla cross-attention, token by token:
+# The source is read once, and a second cache in each block keeps what cross-attention needs of it. One decoder block
+# with vanilla cross-attention, token by token:
 
 # %%
 with torch.no_grad():
@@ -1207,8 +1173,8 @@ with torch.no_grad():
         print(f"{name:>17}: off by {off:.3f}, bytes: target {of_target}, source {of_source}")
 
 # %% [markdown]
-# With vanilla cross-attention the keys *and* values of the source are kept, whatever S the decoder has. A synthesizer
-# spares only the keys of the target.
+# The keys *and* values of the source are kept, whatever S the decoder has. A synthesizer spares only the keys of the
+# target.
 
 # %% fold=true
 # @title The library's models are ours, for all nine: values, and gradients in double precision
@@ -1238,9 +1204,9 @@ for score in nine.values():
 # %% [markdown]
 # ## Beam search
 #
-# `write` is greedy: it takes the best next word and never comes back. Here is a model of a few German sentences, as a
-# table: what stands before, and the probability of each next word. (It is not sure of its genders: "die Hund" is
-# wrong.) Find by eye the most likely whole output before you go on. What is not in the table ends.
+# Greedy takes the best next word and never comes back. Here is a model of a few German sentences, as a table: what
+# stands before, and the probability of each next word. (It is not sure of its genders: "die Hund" is wrong.) Find by
+# eye the most likely whole output. What is not in the table ends.
 
 # %%
 next_word = {
@@ -1256,9 +1222,9 @@ def following(written):
     return next_word.get(" ".join(written), {"<end>": 1.0})
 
 # %% [markdown]
-# Greedy begins with "die", which is more likely than "der". A **beam search** keeps several beginnings, and at each
-# step goes on with the best among *all* their continuations. Products of many probabilities become tiny, so one adds
-# their logarithms. With a beam of 1 it is greedy:
+# Greedy begins with "die". A **beam search** keeps several beginnings, and at each step goes on with the best among
+# *all* their continuations. One adds logarithms, since products of probabilities become tiny. With a beam of 1 it is
+# greedy:
 
 # %%
 def beam_by_hand(beam, steps):
@@ -1283,15 +1249,13 @@ for beam in (1, 2):
     print("  finds:", ", ".join(f"{' '.join(one)} {math.exp(total):.3f}" for one, total in finished.items()))
 
 # %% [markdown]
-# With two beginnings "der Hund" comes out on top, which greedy could not reach. A wider beam looks at more outputs, for
-# as many times the work, and still gives no promise: what fell out of the beam is gone. With a cache, the entries of
-# each beginning must go where the beginning goes (`Cache.reorder`); a synthesizer has half as much to move.
+# With two beginnings "der Hund" comes out on top, which greedy could not reach. A wider beam is more work, and still no
+# promise: what fell out of it is gone. A cache has to follow the beginnings; a synthesizer has half as much to move.
 #
 # ### The length penalty
 #
-# Every word multiplies by a number of at most 1. So longer outputs tend to be less likely, and the search likes to
-# stop early: "der Hund" has lost its verb. The usual remedy divides the sum of logarithms by a factor that grows with
-# the length, $\text{length}$ counting the end token:
+# Longer outputs tend to be less likely, and the search likes to stop early: "der Hund" has lost its verb. The usual
+# remedy divides the sum of logarithms by a factor that grows with the length, the end token counted:
 #
 # $$\text{score} = \frac{\sum_t \log p_t}{\left(\frac{5 + \text{length}}{6}\right)^{\alpha}}$$
 #
@@ -1304,8 +1268,8 @@ for alpha in (0.0, 0.6):
         print(f"alpha {alpha}: {total:.3f} / {factor:.3f} = {total / factor:.3f}  {' '.join(written)}")
 
 # %% [markdown]
-# A negative number comes closer to 0 when it is divided by a larger factor. So the longer one wins now. The library's
-# `translate` searches like this: `translate(..., beam=4, length_penalty=0.6)`.
+# A negative number comes closer to 0 when it is divided by a larger factor. So the longer one wins now. In the library:
+# `translate(..., beam=4, length_penalty=0.6)`.
 #
 # ### Exercise 07.5: where the order changes
 #
@@ -1320,7 +1284,8 @@ def first_change(outputs):
     of its tokens; the last is that of the end token, which counts. The best score wins. At alpha = 0 one wins alone,
     and at least one output is longer than it.
     Returns (winner, alpha, next_winner): the position in outputs, from 0 on, of the output that wins at alpha = 0, an
-    int; the alpha, a float, up to which it wins; and the position of the output that wins right after that.
+    int; the alpha, a float, up to which it wins (four digits after the point are compared); and the position of the
+    output that wins right after that.
     """
     ### BEGIN SOLUTION
     totals = [-sum(tokens) for tokens in outputs]
@@ -1377,9 +1342,15 @@ check("07.5", first_change_by_halving)
 # %% [markdown]
 # ## What it costs: the parameters of whole models
 #
-# Without biases, with $d$ for d_model, $l$ for max_length, $V$ for vocab, $N$ for layer, $c$ classes, and $s$ for
-# the parameters of the scores in one layer, which is that of Table 1 (with a table for each head in the Random family,
-# and one logit for each part of a mixture):
+# The folded cells count the parameters of all nine translation models at the sizes of the paper: 6 + 6 layers, $d =
+# 512$, 8 heads, an mlp of 2048, length 256, no biases. The paper does not give the size of its vocabulary; we take
+# 32,000, a round number of ours.
+#
+# <details><summary>The formulas that the counts have to meet</summary>
+#
+# With $d$ for d_model, $l$ for max_length, $V$ for vocab, $N$ for layer, $c$ classes, and $s$ for the parameters of the
+# scores in one layer: that of Table 1, with a table for each head in the Random family, and one logit for each part
+# of a mixture.
 #
 # | part | parameters |
 # |---|---|
@@ -1390,9 +1361,7 @@ check("07.5", first_change_by_halving)
 # | classifier | the same $+\, c\,d$ |
 # | encoder-decoder | tables + $N$ blocks + $N$ decoder blocks + $2d$ |
 #
-# The folded cells hold these formulas as code, and count the parameters of all nine models at the sizes of the
-# paper's translation model: 6 + 6 layers, $d = 512$, 8 heads, an mlp of 2048, length 256. The paper does not give the
-# size of its vocabulary; we take 32,000, a round number of ours.
+# </details>
 
 # %% fold=true
 # @title The formulas
@@ -1445,12 +1414,12 @@ for name in nine:
 # ### Beside the paper's column
 #
 # The paper prints whole millions. What all nine share, the vocabulary above all, is unknown; the *differences* come
-# from S alone. So the folded cell subtracts the row of Fixed Random, which has no parameters in S. The Random family
-# and the Transformer fit. **No row with Dense fits:** Table 1 says $d^2 + d\,l$ for each of twelve layers, which is
-# much more than the paper's 1 million. (Without the $d^2$ the two pure ones would fit, and the two mixtures would not.)
+# from S alone, so the folded cell subtracts Fixed Random. **No row with Dense fits:** Table 1 says $d^2 + d\,l$ for
+# each of twelve layers, which is much more than the paper's 1 million. (Without the $d^2$ Dense and Factorized Dense
+# would fit, and the two mixtures would not.)
 #
-# One number is worth a second look. By our count Transformer and Random are equal, and the paper prints 68 and 67. What
-# do the rows that fit say of all that is shared? The printed number, give or take half a million, minus the scores:
+# And by our count Transformer and Random are equal, while the paper prints 68 and 67. What do the rows that fit say of
+# all that is shared? The printed number, give or take half a million, minus the scores:
 
 # %% fold=true
 # @title What the rows with Random leave for the shared part, and the Transformer beside them
@@ -1472,8 +1441,8 @@ for million in (68, 67):
 #
 # ### Stretch 07.6: a table that does not mind padding on the left
 #
-# *20 minutes, hard.* Open-ended: many answers are right. Padding on the left moved every row of every model with a
-# table. It need not. Build a table $R$ for one head of Random, without a causal mask, whose map of a text stays as it
+# *20 minutes, hard.* Open-ended: many answers are right. Padding on the left moved every model with a table. It need
+# not. Build a table $R$ for one head of Random, without a causal mask, whose map of a text stays as it
 # is when fillers stand in front.
 #
 # Why the series asks it: you have seen where an S is bound to positions. Now find what a table must give up to be
@@ -1540,8 +1509,8 @@ check("07.6", table_for_padding_by_columns)
 # 2. S shows in three places: an S bound to positions needs texts that start at position 0, so padding belongs on
 #    the right; a synthesizer caches values and no keys; and between two texts a synthesized row looks at positions,
 #    not words.
-# 3. What a model writes is decided after its logits as well: greedy, temperature, top-k, top-p, a beam and its length
-#    penalty change the text, and no parameter.
+# 3. What a model writes is decided after its logits as well: temperature, top-k, top-p, a beam and its length penalty
+#    change the text, and no parameter.
 #
 # **Where it is going next.** You can build any model with any S. Which tasks can each of them learn at all, and which
 # can it never learn? That is the question of [chapter 08](08_what_each_score_can_do.ipynb).

@@ -1,12 +1,14 @@
 """The exercises of chapter 07: what parts add, top-p, steps with a cache, pooled pairs, the length penalty, padding."""
 
+from dataclasses import dataclass
 from math import exp, inf, log
 
 import torch
 from einops import einsum, rearrange
 from torch.nn.functional import gelu
 
-from synth_lib.checks.exercise import Exercise, mistakes, told_apart
+from synth_lib.checks.compare import kind_of
+from synth_lib.checks.exercise import Draw, Exercise, mistakes, told_apart
 
 EQUATIONS = "The equations"
 ADD = "Why add?"
@@ -28,34 +30,33 @@ PENALTY = "The length penalty"
 # block and one token, one has one text.
 
 
+@dataclass(frozen=True)
+class _Function:
+    """A part of a block, or a norm, that draws its numbers from a seed: two of one seed are equal."""
+
+    kind: str
+    seed: int
+
+    def __call__(self, x):
+        draw, (length, d_model) = Draw(self.seed), x.shape[-2:]
+        if self.kind == "attention":
+            return draw.normal(length, length).softmax(dim=-1) @ (x @ draw.normal(d_model, d_model)) / 2 + 0.5
+        if self.kind == "mlp":
+            return (x @ draw.normal(d_model, d_model)).tanh() - 0.3
+        centred = x - x.mean(dim=-1, keepdim=True)
+        normed = centred / (centred.pow(2).mean(dim=-1, keepdim=True) + 1e-5).sqrt()
+        return normed * draw.normal(d_model) + draw.normal(d_model)
+
+
 def _parts_inputs(draw):
     sizes = draw.sizes("batch length d_model", low=3)
     layer = draw.in_turn((2, 1, 3))
-    batch, length, d_model = (sizes[name] for name in ("batch", "length", "d_model"))
-    batch, length = 1 if layer == 3 else batch, 1 if layer == 1 else length
-
-    def norm():
-        factor, shift = draw.normal(d_model), draw.normal(d_model)
-
-        def standard(x):
-            centred = x - x.mean(dim=-1, keepdim=True)
-            return centred / (centred.pow(2).mean(dim=-1, keepdim=True) + 1e-5).sqrt() * factor + shift
-
-        return standard
-
-    def block():
-        mixing = draw.normal(length, length)
-        first, second = draw.normal(d_model, d_model), draw.normal(d_model, d_model)
-
-        def attention(x):
-            return mixing.softmax(dim=-1) @ (x @ first) / 2 + 0.5
-
-        def mlp(x):
-            return (x @ second).tanh() - 0.3
-
-        return attention, mlp, norm(), norm()
-
-    return {"x": draw.normal(batch, length, d_model), "blocks": [block() for _ in range(layer)]}
+    sizes |= {"batch": 1} if layer == 3 else {"length": 1} if layer == 1 else {}
+    blocks = [
+        tuple(_Function(kind, draw.integer(0, 10**6)) for kind in ("attention", "mlp", "norm", "norm"))
+        for _ in range(layer)
+    ]
+    return {"x": draw.normal(*sizes.values()), "blocks": blocks}
 
 
 def _parts(x, blocks):
@@ -113,13 +114,33 @@ def _parts_reading(which):
     return answer
 
 
-def _parts_second_from_start(x, blocks):
+def _parts_without_sum(of_mlp):
+    """One of the two sums of each block is forgotten, after the part is recorded."""
+
+    def answer(x, blocks):
+        added = []
+        for attention, mlp, norm_attention, norm_mlp in blocks:
+            added.append(attention(norm_attention(x)))
+            after = x + added[-1]
+            added.append(mlp(norm_mlp(after)))
+            x = after if of_mlp else x + added[-1]
+        return torch.stack(added)
+
+    return answer
+
+
+def _parts_mlp_reads_summand(x, blocks):
     added = []
     for attention, mlp, norm_attention, norm_mlp in blocks:
-        first = attention(norm_attention(x))
-        added += [first, mlp(norm_mlp(x + first))]
-        x = x + added[-1]
+        added.append(attention(norm_attention(x)))
+        added.append(mlp(norm_mlp(added[-1])))
+        x = x + added[-2] + added[-1]
     return torch.stack(added)
+
+
+def _parts_whole_block_for_mlp(x, blocks):
+    by_block = _parts_by_block(x, blocks)
+    return torch.stack([by_block[:, 0], by_block.sum(dim=1)], dim=1).flatten(0, 1)
 
 
 def _parts_by_kind(x, blocks):
@@ -156,7 +177,11 @@ PARTS = Exercise(
             "in each block both parts read the same tokens; the mlp should read those after the attention.":
                 _parts_reading("block"),
             "what an attention has found is lost behind its mlp: the second sum begins again with the tokens from "
-            "before the attention.": _parts_second_from_start,
+            "before the attention.": _parts_without_sum(of_mlp=False),
+            "what an mlp adds is recorded, and not added: the next block reads the tokens from before it.":
+                _parts_without_sum(of_mlp=True),
+            "the mlp reads what the attention adds, alone; it should read the sum.": _parts_mlp_reads_summand,
+            "the entry of the mlp holds what the attention has added as well.": _parts_whole_block_for_mlp,
             "the mlps come first in their blocks; the attentions do.":
                 _parts_of(lambda attention, mlp, norm_attention, norm_mlp: (mlp, attention, norm_mlp, norm_attention)),
             "all blocks are the first one.": lambda x, blocks: _parts(x, blocks[:1] * len(blocks)),
@@ -454,6 +479,12 @@ TOP_P_EXERCISE = Exercise(
 )  # fmt: skip
 
 
+def _as_tuple(answer, **arguments):
+    """A list of parts is as good as a tuple."""
+    result = answer(**arguments)
+    return tuple(result) if type(result) is list else result
+
+
 # 07.3. R, W1 and G are square, so that a wrong way round fits; max_length is larger than the number of keys. One trial
 # has no past, one has a single new token, and in one a single text and head: the first and the last step are those of a
 # prompt and of a writer.
@@ -627,6 +658,7 @@ STEPS = Exercise(
     level="hard",
     inputs=_steps_inputs,
     returns="mixed, value",
+    run=_as_tuple,
     right=(_steps, _steps_in_loops, _steps_one_by_one),
     wrong=mistakes({
         CACHE: {
@@ -823,6 +855,7 @@ PAIRS = Exercise(
     level="medium",
     inputs=_pairs_inputs,
     returns="first, second",
+    run=_as_tuple,
     right=(_each, _each_in_loops, _each_by_position),
     wrong=mistakes({
         PAIR: {
@@ -911,12 +944,17 @@ def _change_inputs(draw):
         shares = [draw.integer(5, 30) for _ in range(length)]
         return [total * share / sum(shares) for share in shares]
 
+    def catching_up(best, of_best, length, low, high):
+        """The total of an output of this length that catches up with the best at an alpha between low and high."""
+        return best * ((5 + length) / (5 + of_best)) ** ((draw.integer(low, high) + 0.37) / 100)
+
     if draw.in_turn((False, True, False)):
-        outputs = [output(1, -draw.integer(100, 120) / 100), output(draw.integer(3, 5), -draw.integer(140, 160) / 100)]
+        best, length = -draw.integer(100, 120) / 100, draw.integer(3, 5)
+        outputs = [output(1, best), output(length, catching_up(best, 1, length, 50, 90))]
         return {"outputs": outputs[:: draw.in_turn((1, -1))]}
-    best = -draw.integer(140, 160) / 100  # of 3 tokens; the others catch up with it at these alphas, times 0.01
+    best = -draw.integer(140, 160) / 100  # of 3 tokens; the others catch up with it at an alpha of these hundredths
     limits = {4: (60, 70), 5: (80, 99), 6: (35, 45), 9: (50, 58)}
-    totals = {length: best * ((5 + length) / 8) ** (draw.integer(*both) / 100) for length, both in limits.items()}
+    totals = {length: catching_up(best, 3, length, *both) for length, both in limits.items()}
     outputs = [output(length, total) for length, total in ({2: 1.4 * best, 3: best} | totals).items()]
     turn = draw.integer(2, 5)  # so that the winner is never the first
     return {"outputs": outputs[turn:] + outputs[:turn]}
@@ -998,12 +1036,12 @@ def _change_of_second(outputs):
 
 
 def _as_result(answer, outputs):
-    """Numbers of numpy or torch are numbers; alpha becomes a tensor, to be compared with a tolerance."""
+    """Numbers of numpy or torch are numbers; alpha is compared to four digits after the point."""
     result = answer(outputs)
     if not isinstance(result, (tuple, list)) or len(result) != 3:
         return result
     winner, alpha, then = (part.item() if hasattr(part, "item") and callable(part.item) else part for part in result)
-    return winner, torch.tensor(alpha) if type(alpha) is float else alpha, then
+    return winner, round(alpha, 4) if type(alpha) is float else alpha, then
 
 
 FIRST_CHANGE = Exercise(
@@ -1090,13 +1128,13 @@ FACTS = (
 def _table_facts(answer, max_length):
     """{what is asked: whether it holds}, and a clue to what cannot be told by that."""
     R = answer(max_length)
-    if not isinstance(R, torch.Tensor):
-        return R
     facts = dict.fromkeys(FACTS, False) | {"a clue": ""}
+    if not isinstance(R, torch.Tensor):
+        return facts | {"a clue": kind_of(R)}
     facts[FACTS[0]] = tuple(R.shape) == (max_length, max_length) and R.dtype == torch.float32
     facts["finite numbers"] = facts[FACTS[0]] and bool(R.isfinite().all())
     if not facts["finite numbers"]:
-        return facts | {"a clue": f"{R.dim()} axes, {R.dtype}"}
+        return facts | {"a clue": f"{tuple(R.shape)}, {R.dtype}"}
     R, moved, most, least = R.double(), 0.0, 0.0, 1.0
     for n in range(1, max_length + 1):
         maps = torch.stack([R[m : m + n, m : m + n].softmax(dim=-1) for m in range(max_length - n + 1)])
@@ -1123,7 +1161,15 @@ def _clue(R, moved):
     if (R - R.T).abs().max() < 1e-6:
         return "symmetric"
     steps = R[1:] - R[:-1]
-    return "product of positions" if (steps - steps[:1]).abs().max() < 1e-6 else ""
+    if (steps - steps[:1]).abs().max() < 1e-6:
+        return "product of positions"
+    if _same_on_diagonals(R[:-1, :-1]):
+        return "hidden" if R[0, 0] - R[0, 1:].max() > 50 else "offsets" if _same_on_diagonals(R) else "last row"
+    return "divided" if _same_on_diagonals(R * torch.arange(1, len(R) + 1)[:, None]) else ""
+
+
+def _same_on_diagonals(R):
+    return bool((R[1:, 1:] - R[:-1, :-1]).abs().max() < 1e-6)
 
 
 def _offsets(max_length):
@@ -1169,7 +1215,7 @@ TABLE = Exercise(
     right=(_table_of_offsets, _table_of_columns, _table_learned),
     wrong=mistakes({
         LEFT: {
-            "each number is drawn by itself, and the words get other rows and columns when fillers stand in front.":
+            "with fillers in front the words get other rows and columns, and there stand other numbers.":
                 lambda max_length: _drawn(max_length, max_length),
             "every row is the same and names positions: the words stand at others as soon as fillers stand in front.":
                 lambda max_length: torch.sin(2.0 * torch.arange(max_length)).repeat(max_length, 1),
