@@ -136,7 +136,7 @@ def shaken(module, seed=0):
 # The layer inside is the one that you know. Only the filled box differs among the nine:
 
 # %%
-plots.show(plots.flow("any S", "what this S reads"), "X goes to the values and to S, whose scores become weights, "
+plots.show(plots.flow("any of nine", "all, one or no token"), "X goes to the values and to S, whose scores become weights, "
            "which make Y. This chapter builds what stands before X and behind Y, and leaves the box of S open.")
 
 # %% [markdown]
@@ -876,6 +876,7 @@ class OurClassifier(OurEncoder):
 # The logits of "the old cat slept", alone and in the batch, and what a plain mean makes of the same rows:
 
 # %%
+_ = torch.manual_seed(0)
 model = shaken(OurClassifier(label=5, **sizes, score="random"))
 in_batch = Axes(batch=2, label=5)(model(tokens, lengths), "batch label", "in_batch")
 rows = OurEncoder.forward(model, tokens, real)
@@ -1393,10 +1394,10 @@ printed = {"Transformer": 68, "Fixed Random": 61, "Random": 67, "Factorized Rand
            "Factorized Dense": 61, "Random + Dense": 67, "Dense + Vanilla": 74, "Random + Vanilla": 73}
 whole = {}
 for name, score in nine.items():
-    with torch.device("meta"):  # tensors with a shape and no numbers: built and counted at once
-        axes_of_models = (32_000, 512, 8, 6, 256, score)
-        models = [LanguageModel(*axes_of_models, bias=False), Classifier(32_000, 3, *axes_of_models[1:], bias=False),
-                  EncoderDecoder(*axes_of_models, bias=False)]
+    with torch.device("meta"):  # tensors without numbers: such models are built at once
+        of_model = {"vocab": 32_000, "d_model": 512, "head": 8, "layer": 6, "max_length": 256, "score": score}
+        models = [LanguageModel(**of_model, bias=False), Classifier(label=3, **of_model, bias=False),
+                  EncoderDecoder(**of_model, bias=False)]
     counts = tuple(sum(parameter.numel() for parameter in model.parameters()) for model in models)
     assert counts == by_formula(score, **base), name
     whole[name] = counts[2]
@@ -1406,6 +1407,9 @@ for name in nine:
     paper = printed[name] - printed["Fixed Random"]
     fits = "fits" if abs(ours - paper) < 1 else "does not fit"  # a difference of two rounded numbers
     print(f"{name:>17} {whole[name]:11,} | {ours:5.2f} {paper:3}  {fits}")
+    if "Dense" in name:  # what the text says of d^2
+        without = ours - 12 * 512**2 / 1e6
+        assert (abs(without - paper) < 1) == (name in ("Dense", "Factorized Dense"))
 
 # %% [markdown]
 # Look at Transformer and Random. They agree to the last digit: $8 \cdot 256^2 = 2 \cdot 512^2$. At this length
@@ -1435,7 +1439,7 @@ for million in (68, 67):
     print(f"the Transformer, were it {million}: {million - 0.5 - own:.2f} to {million + 0.5 - own:.2f}, {meets} them")
 
 # %% [markdown]
-# The four rows agree with each other, and only 68 stands out. Our count says 67.
+# The four rows agree with each other, and 68 alone stands apart. With 67, the number of Random, all five would agree.
 #
 # ## What is left
 #
@@ -1446,9 +1450,8 @@ for million in (68, 67):
 # is when fillers stand in front.
 #
 # Why the series asks it: you have seen where an S is bound to positions. Now find what a table must give up to be
-# free of them, and that it need not give up everything. Models in use today add such a number to their scores: T5
-# learns one for each offset, ALiBi takes away more the further off a token is. They can have their padding on either
-# side.
+# free of them, and that it need not give up everything. Models in use add such a number to their scores: T5 learns one
+# for each offset, ALiBi takes away more the further off a token is.
 
 # %% exercise="07.6" points=1
 def table_for_padding(max_length):
