@@ -136,8 +136,8 @@ def shaken(module, seed=0):
 # The layer inside is the one that you know. Only the filled box differs among the nine:
 
 # %%
-plots.show(plots.flow("any of nine", "all, one or no token"), "X goes to the values and to S, whose scores become weights, "
-           "which make Y. This chapter builds what stands before X and behind Y, and leaves the box of S open.")
+plots.show(plots.flow("any of nine", "all, one or no token"), "X goes to the values and to S, whose scores become "
+           "weights, which make Y. This chapter builds what stands before X and behind Y, and leaves S open.")
 
 # %% [markdown]
 # ## The block
@@ -271,21 +271,21 @@ for name, score in nine.items():
 # sum apart. (People do this with trained models, to ask which part has brought a word forward.)
 
 # %% exercise="07.1" points=1
-def what_each_part_adds(x, blocks):
+def what_each_part_adds(x, layer, attention, mlp, norm_attention, norm_mlp):
     """What the attention and the mlp of each pre-norm block add to the tokens that pass through all blocks.
 
-    x: batch length d_model. blocks: a list, from the first to the last; each is a tuple (attention, mlp,
-    norm_attention, norm_mlp) of functions, which take one tensor "batch length d_model" and return one of the same
-    shape. (This attention returns no weights.)
-    Returns (layer 2) batch length d_model: first what the attention of the first block adds, then what its mlp adds,
-    then the same for the second block, and so on.
+    x: batch length d_model. layer: the number of blocks. attention, mlp, norm_attention, norm_mlp: functions of a
+    number n and a tensor "batch length d_model"; attention(n, some) is what the attention of block n, 0 .. layer - 1,
+    makes of some, of the same shape. (This attention returns no weights.)
+    Returns (layer 2) batch length d_model: first what the attention of block 0 adds, then what its mlp adds, then the
+    same for block 1, and so on.
     """
     ### BEGIN SOLUTION
     added = []
-    for attention, mlp, norm_attention, norm_mlp in blocks:
-        added.append(attention(norm_attention(x)))
+    for n in range(layer):
+        added.append(attention(n, norm_attention(n, x)))
         x = x + added[-1]
-        added.append(mlp(norm_mlp(x)))
+        added.append(mlp(n, norm_mlp(n, x)))
         x = x + added[-1]
     return torch.stack(added)
     ### END SOLUTION
@@ -313,11 +313,11 @@ check("07.1", what_each_part_adds)
 # hold: each norm rescales all that came before. The second way never keeps a running sum: it adds up the list anew.
 
 # %% solution="07.1"
-def what_each_part_adds_from_sums(x, blocks):
+def what_each_part_adds_from_sums(x, layer, attention, mlp, norm_attention, norm_mlp):
     terms = [x]
-    for attention, mlp, norm_attention, norm_mlp in blocks:
+    for n in range(layer):
         for part, norm in ((attention, norm_attention), (mlp, norm_mlp)):
-            terms.append(part(norm(torch.stack(terms).sum(dim=0))))
+            terms.append(part(n, norm(n, torch.stack(terms).sum(dim=0))))
     return torch.stack(terms[1:])
 
 

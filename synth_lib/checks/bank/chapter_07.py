@@ -1,6 +1,7 @@
 """The exercises of chapter 07: what parts add, top-p, steps with a cache, pooled pairs, the length penalty, padding."""
 
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from math import exp, inf, log
 
 import torch
@@ -8,7 +9,7 @@ from einops import einsum, rearrange
 from torch.nn.functional import gelu
 
 from synth_lib.checks.compare import kind_of
-from synth_lib.checks.exercise import Draw, Exercise, mistakes, told_apart
+from synth_lib.checks.exercise import Exercise, mistakes, told_apart
 
 EQUATIONS = "The equations"
 ADD = "Why add?"
@@ -30,33 +31,40 @@ PENALTY = "The length penalty"
 # block and one token, one has one text.
 
 
-@dataclass(frozen=True)
-class _Function:
-    """A part of a block, or a norm, that draws its numbers from a seed: two of one seed are equal."""
-
-    kind: str
-    seed: int
-
-    def __call__(self, x):
-        draw, (length, d_model) = Draw(self.seed), x.shape[-2:]
-        if self.kind == "attention":
-            return draw.normal(length, length).softmax(dim=-1) @ (x @ draw.normal(d_model, d_model)) / 2 + 0.5
-        if self.kind == "mlp":
-            return (x @ draw.normal(d_model, d_model)).tanh() - 0.3
-        centred = x - x.mean(dim=-1, keepdim=True)
-        normed = centred / (centred.pow(2).mean(dim=-1, keepdim=True) + 1e-5).sqrt()
-        return normed * draw.normal(d_model) + draw.normal(d_model)
-
-
 def _parts_inputs(draw):
     sizes = draw.sizes("batch length d_model", low=3)
     layer = draw.in_turn((2, 1, 3))
     sizes |= {"batch": 1} if layer == 3 else {"length": 1} if layer == 1 else {}
-    blocks = [
-        tuple(_Function(kind, draw.integer(0, 10**6)) for kind in ("attention", "mlp", "norm", "norm"))
-        for _ in range(layer)
-    ]
-    return {"x": draw.normal(*sizes.values()), "blocks": blocks}
+    batch, length, d_model = sizes.values()
+    mixing, first, second = draw.normal(layer, length, length), *(draw.normal(layer, d_model, d_model) for _ in "12")
+
+    def norm():
+        factor, shift = draw.normal(layer, d_model), draw.normal(layer, d_model)
+
+        def standard(n, x):
+            centred = x - x.mean(dim=-1, keepdim=True)
+            return centred / (centred.pow(2).mean(dim=-1, keepdim=True) + 1e-5).sqrt() * factor[n] + shift[n]
+
+        return standard
+
+    return {
+        "x": draw.normal(batch, length, d_model),
+        "layer": layer,
+        "attention": lambda n, x: mixing[n].softmax(dim=-1) @ (x @ first[n]) / 2 + 0.5,
+        "mlp": lambda n, x: (x @ second[n]).tanh() - 0.3,
+        "norm_attention": norm(),
+        "norm_mlp": norm(),
+    }
+
+
+def _of_blocks(answer):
+    """As the exercise calls it, from answer(x, blocks) with a tuple of four functions for each block."""
+
+    def called(x, layer, attention, mlp, norm_attention, norm_mlp):
+        four = attention, mlp, norm_attention, norm_mlp
+        return answer(x, [tuple(partial(function, n) for function in four) for n in range(layer)])
+
+    return called
 
 
 def _parts(x, blocks):
@@ -159,8 +167,8 @@ PARTS = Exercise(
     level="medium",
     inputs=_parts_inputs,
     returns="(layer 2) batch length d_model",
-    right=(_parts, _parts_as_differences),
-    wrong=mistakes({
+    right=(_of_blocks(_parts), _of_blocks(_parts_as_differences)),
+    wrong=tuple(replace(mistake, answer=_of_blocks(mistake.answer)) for mistake in mistakes({
         ADD: {
             "these are the tokens after each part, the sums; the exercise asks for what is added.":
                 _parts_with(lambda x, part, norm: (x + part(norm(x)), x + part(norm(x)))),
@@ -231,7 +239,7 @@ PARTS = Exercise(
             "the mlps read the tokens as they are, without their norm.":
                 _parts_of(lambda attention, mlp, norm_attention, norm_mlp: (attention, mlp, norm_attention, _same)),
         },
-    }),
+    })),
 )  # fmt: skip
 
 # 07.2. Rows keep different numbers of words, no running sum lies close to p, and no row is sorted. One trial has one
