@@ -402,7 +402,7 @@ print("logits:", tuple(logits.shape), " positions that move:", moved["Random"])
 #
 # Train one, with Random as S, on eight texts: four sentences, some more often than others. The loss is the mean of
 # $-\log$ of the probability of the word that comes. (`ignore_index` leaves the padding out. `eval()` says that training
-# is over.)
+# is over: a model with dropout then drops nothing.)
 
 # %%
 corpus = encode(*(
