@@ -6,7 +6,7 @@
 #
 # - **Before you start:** [chapter 00](00_start_here.ipynb) and [chapter 01](01_dot_product.ipynb), whose words (head,
 #   module, gradient, mask) and steps are used here without a new explanation.
-# - **Time:** about 120 minutes, 82 of them for the six exercises.
+# - **Time:** about 110 minutes, 82 of them for the six exercises.
 # - **Level:** medium.
 # - **What transfers:** layers that mix positions by learned weights instead of comparing tokens exist beside attention
 #   (MLP-Mixer does it in images). And the tools of this chapter, changing one token or taking a Jacobian, tell of any
@@ -317,7 +317,9 @@ def print_blocks(score):
 
 torch.manual_seed(0)
 dot_product = DotProduct(d_model=12, head=1, max_length=6)
+print("Dense")
 print_blocks(lambda x: dense_scores(x, W1, b1, W2, b2))
+print("dot product")
 print_blocks(lambda x: dot_product(x[None])[0, 0])
 
 # %% [markdown]
@@ -802,10 +804,11 @@ plots.show(
 )
 
 # %% [markdown]
-# **Dense knows places for nothing.** "Look at position 1" is in its parameters; the dot product, without added
+# **Dense knows places without being told.** "Look at position 1" is in its parameters; the dot product, without added
 # positions, gives "saw" the same result in both orders, and one of the two is wrong. **It cannot compare.** In the twin
-# task the row of Dense is the same, wherever the twin stands. More training cannot help: the two sentences differ in
-# what the row never reads. What differs is the values that it mixes; they help for some nouns, and never for all.
+# task the row of Dense is the same, wherever the twin stands; that of the dot product turns to the twin, or away from
+# it, which tells as much. More training cannot help Dense: only the values that it mixes differ, and one linear layer
+# can make use of them for some nouns, never for all.
 #
 # ### Stretch 02.6: a rule with two sides
 #
@@ -814,8 +817,8 @@ plots.show(
 # looks most at position 0; one whose first number is far from 0, on *either* side, looks most at position 1. The second
 # number must not matter.
 #
-# Why the series asks it: the hidden layer with its relu is half of what Dense costs. This is the smallest thing that it
-# is needed for, and later chapters take parts of it away.
+# Why the series asks it: the hidden layer is $d^2$ of the $d^2 + d\,l$ parameters of Dense. This is the smallest thing
+# that it is needed for, and later chapters take parts of it away.
 
 # %% exercise="02.6" points=1
 def two_sided(limit):
