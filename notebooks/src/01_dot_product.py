@@ -1291,7 +1291,7 @@ def train(model, steps=300):
 
 # %% [markdown]
 # One model gets learned positions, the other none. Of the three new pairs, how many does each get right *in both
-# orders*? Predict, then train; it takes two seconds.
+# orders*? Predict, then train; it takes a few seconds.
 
 # %%
 my_guess = {"with positions": None, "without": None}  # of 3
@@ -1323,7 +1323,7 @@ plots.show(
 )
 
 # %% [markdown]
-# With positions, the layer has learned in two seconds what was luck at the start of this chapter: "saw" looks at the
+# With positions, the layer has learned in a few seconds what was luck at the start of this chapter: "saw" looks at the
 # noun in front of it, also for pairs that it never met. Without positions it finds the *nouns*, and cannot do more:
 # both orders give "saw" the same result, so at best one of the two is right. More training cannot change that, as you
 # saw above.

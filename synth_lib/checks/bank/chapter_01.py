@@ -180,7 +180,7 @@ def _map_inputs(draw):
         if sizes["head"] != 4 and sizes["d_head"] not in (2, 4):  # 2 is the root of 4, the d_head of the chapter
             break
     batch, length, head, d_model = sizes["batch"], sizes["length"], sizes["head"], sizes["d_model"]
-    batch, length, head = draw.in_turn(((batch, length, head), (1, 1, 1), (batch, length, head)))
+    batch, length, head = draw.in_turn(((batch, length, head), (batch, length, head), (1, 1, 1)))
     return {
         "x": draw.normal(batch, length, d_model),
         "in_proj_weight": draw.normal(3 * d_model, d_model) / sqrt(d_model),
@@ -421,7 +421,7 @@ TORCH_MAPS = Exercise(
 def _mask_inputs(draw):
     sizes = draw.sizes("batch head length", low=2)
     batch, head, length = sizes["batch"], sizes["head"], sizes["length"] + 4
-    batch, head, length = draw.in_turn(((batch, head, length), (1, 1, 1), (batch, head, length)))
+    batch, head, length = draw.in_turn(((batch, head, length), (batch, head, length), (1, 1, 1)))
     scores = draw.normal(batch, head, length, length)
     if length == 1:
         return {"scores": scores, "allowed": torch.ones(1, 1, 1, 1, dtype=torch.bool)}

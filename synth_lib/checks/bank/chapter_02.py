@@ -31,7 +31,7 @@ LIBRARY = "The same as the library's layer"
 def _linear_inputs(draw):
     sizes = draw.sizes("batch length key d_model", low=3)
     batch, length, key, d_model = sizes["batch"], sizes["length"], sizes["key"], sizes["d_model"]
-    batch, length, key = draw.in_turn(((batch, length, key), (1, 1, 1), (batch, length, key)))
+    batch, length, key = draw.in_turn(((batch, length, key), (batch, length, key), (1, 1, 1)))
     return {
         "x": draw.normal(batch, length, d_model),
         "W1": draw.normal(d_model, d_model),
@@ -233,7 +233,7 @@ SCORES_AGAIN = Exercise(
 def _saved_inputs(draw):
     sizes = draw.sizes("batch head d_head length")
     batch, head, length, d_model = sizes["batch"], sizes["head"], sizes["length"], sizes["d_model"]
-    batch, head, length, more = draw.in_turn(((batch, head, length, 2), (1, 1, 1, 3), (batch, head, length, 0)))
+    batch, head, length, more = draw.in_turn(((batch, head, length, 2), (batch, head, length, 0), (1, 1, 1, 3)))
     if head == 1:
         d_model = sizes["d_head"]
     return {
