@@ -502,8 +502,8 @@ check("02.3", saved_maps_by_class)
 #
 # ### Parameters
 #
-# $W_1$ has $d \cdot d$ numbers and $W_2$, all heads together, $d \cdot l$, with $l$ for `max_length`: Table 1 says $d^2
-# + d\,l$. The dot product has $2d^2$, so Dense is the smaller one as long as $l < d$. Counted:
+# $W_1$ has $d \cdot d$ numbers and $W_2$, all heads together, $d \cdot l$, with $l$ for `max_length`: Table 1 says
+# $d^2 + d\,l$. The dot product has $2d^2$, so Dense is the smaller one as long as $l < d$. Counted:
 
 # %%
 def parameters(module):
@@ -854,8 +854,8 @@ check("02.6", two_sided)
 
 # %% [markdown] solution="02.6"
 # Each hidden number is 0 until the token is beyond its side, and rises from there. Position 1 gets their sum,
-# position 0 a small constant that wins while both are 0. The second way bends at 0: $\mathrm{relu}(t) +
-# \mathrm{relu}(-t)$ is the size of $t$, compared with the limit.
+# position 0 a small constant that wins while both are 0. The second way bends at 0: relu of $t$ and relu of $-t$ add up
+# to the size of $t$, which is compared with the limit.
 
 # %% solution="02.6"
 def two_sided_by_size(limit):
