@@ -4,8 +4,8 @@
 # **You build attention that looks at no word, find out why its table of scores needs a learning rate of its own, and
 # end with a model of your own that writes.**
 #
-# - **Before you start:** [chapter 00](00_start_here.ipynb) and [chapter 02](02_dense.ipynb), which explain
-#   scores, the attention map, modules and gradients.
+# - **Before you start:** chapters [00](00_start_here.ipynb), [01](01_dot_product.ipynb) and
+#   [02](02_dense.ipynb), which explain scores, the attention map, modules and gradients.
 # - **Time:** about 100 minutes, 54 of them for the four exercises; the stretch exercise takes 20 more.
 # - **Level:** medium.
 # - **In use today:** scores that read no token. T5 adds to the scores of the dot product a learned number for each
