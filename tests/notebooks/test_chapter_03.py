@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from synth_lib.checks.bank.chapter_03 import EXERCISES
 from synth_lib.lab.train import parameter_groups
 from synth_lib.models import LanguageModel
 from synth_lib.scores import Score
@@ -54,9 +53,3 @@ def test_own_random_has_the_learning_rate_of_a_table(models):
     groups = {group["name"]: group for group in parameter_groups(models[0], 0.003, weight_decay=0.1)}
     assert len(groups["R"]["params"]) == 2
     assert groups["R"]["lr"] == pytest.approx(0.03) and groups["R"]["weight_decay"] == 0
-
-
-def test_the_minutes_of_the_exercises_are_those_it_says():
-    """The stretch exercise is extra."""
-    minutes = sum(exercise.minutes for exercise in EXERCISES[:-1])
-    assert f"{minutes} of them for the four exercises; the stretch exercise is extra" in TEXT
