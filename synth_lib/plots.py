@@ -63,8 +63,8 @@ def flow(score, reads):
     score: the name of S. reads: what of X its rows read, in a few words; None draws no arrow from X to S.
     """
     boxes = {
-        "X": (0, 1), f"S(X): {score}\nreads {reads or 'no token'}": (1.7, 2), "+ mask,\nsoftmax": (3.6, 2),
-        "G(X):\nvalues": (1.7, 0), "weighted\nmeans": (4.6, 1), "Y": (5.7, 1),
+        "X": (0, 1), f"S(X): {score}\nreads {reads or 'no token'}": (1.8, 2), "+ mask,\nsoftmax": (4.1, 2),
+        "G(X):\nvalues": (1.8, 0), "weighted\nmeans": (5, 1), "Y": (6, 1),
     }  # fmt: skip
     fig, axes = plt.subplots(figsize=(6.5, 2.2), layout="constrained")
     drawn = []
@@ -75,9 +75,9 @@ def flow(score, reads):
         ends = {"patchA": drawn[start].get_bbox_patch(), "patchB": drawn[end].get_bbox_patch()}
         style = {"arrowstyle": "-|>", "facecolor": "black", **ends}
         axes.annotate("", drawn[end].get_position(), drawn[start].get_position(), arrowprops=style)
-    axes.text(2.85, 2.12, "scores", ha="center", fontsize=9)
-    axes.text(4.3, 1.6, "weights", fontsize=9)
-    axes.set(xlim=(-0.4, 6), ylim=(-0.5, 2.5))
+    axes.text(3.3, 2.12, "scores", ha="center", fontsize=9)
+    axes.text(4.75, 1.6, "weights", fontsize=9)
+    axes.set(xlim=(-0.3, 6.2), ylim=(-0.5, 2.5))
     axes.axis("off")
     return fig
 

@@ -2,32 +2,47 @@
 # # 01 · Dot-product attention: every token compares itself with every other
 #
 # **You build the attention that most language models use, from loops to a whole layer with heads and masks. You see
-# why it divides by a square root, why it does not know the order of the words, and what it costs. All later
-# chapters are compared with this one.**
+# why it divides by a square root, why it does not know the order of the words, and what it costs. At the end you
+# train it, and it tells you who saw whom. All later chapters are compared with this one.**
 #
 # - **Before you start:** Python, a product of two matrices, and [chapter 00](00_start_here.ipynb): the softmax,
 #   named axes, the four functions of einops.
-# - **Time:** about 110 minutes, 60 of them for the five exercises.
+# - **Time:** about 130 minutes, 73 of them for the five exercises; the stretch exercise takes 15 more.
 # - **Level:** medium.
+# - **What transfers:** the layer at the end of this chapter, with these heads, this root and these masks, is the one
+#   inside GPT-2 and the first transformers. Newer models change details (how positions come in, how many heads share
+#   keys), not the equation.
+#
+# Outputs are stored below the cells. Where the text says *predict*, hide them first: *Clear Outputs of All Cells*
+# (JupyterLab) or *Clear all outputs* (Colab) in the menu *Edit*.
 #
 # The paper of this series is Tay et al., *Synthesizer: Rethinking Self-Attention for Transformer Models*,
 # [arXiv 2005.00743](https://arxiv.org/abs/2005.00743); equation numbers are those of its version 1. Dot-product
 # attention is older: Vaswani et al., *Attention Is All You Need*,
 # [arXiv 1706.03762](https://arxiv.org/abs/1706.03762).
 
-# %%
+# %% fold=true
+# @title Imports, and `agree`, which stops the notebook where two tensors differ
 from itertools import permutations
 from math import sqrt
 
 import torch
 from einops import einsum, rearrange
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from synth_lib import masks, plots
 from synth_lib.attention import Attention
-from synth_lib.checks import check
+from synth_lib.checks import check, compare_guess
 from synth_lib.scores import DotProduct
 from synth_lib.shapes import Axes
+
+
+def agree(one, other):
+    """Same shape, same dtype, same values. (torch.allclose alone would stretch a smaller tensor.)"""
+    assert one.shape == other.shape and one.dtype == other.dtype, "another shape or dtype"
+    assert torch.allclose(one, other, rtol=1e-4, atol=1e-5), "other values"
+
 
 _ = torch.manual_seed(0)
 
@@ -56,8 +71,8 @@ print(list(enumerate(words)))
 #
 # A network sees a word as a row of numbers, its *embedding*: one row for each word of a small vocabulary. Ours
 # are drawn at random, in steps of 0.1, so that you can read them. *Training* changes the numbers of a network, step
-# by step, until it predicts well. Nothing in this chapter is trained. The word "-" fills up short sentences; you
-# need it later.
+# by step, until it predicts well. Until the last section nothing here is trained. The word "-" fills up short
+# sentences; you need it later.
 
 # %%
 def draw(seed, *shape, high):
@@ -128,10 +143,17 @@ x = axes(x, "length d_model", "x")
 # one that attends, and the one that is attended to. We start with one *head*, which works with `d_head` = 4
 # numbers for each token. Later three of them stand side by side, and 3 times 4 is 12 again.
 #
-# > **What the paper prints.** Its Table 1 has the dot product as $F_Q(X)\,F_K(X)^\top$, without the division.
+# > **What the paper prints.** Its Table 1 has the dot product as $F_Q(X)\,F_K(X_i)^\top$, without the division.
 # > Transformers usually divide; the formula with $\sqrt{d_\text{head}}$ is equation (1) of Vaswani et al. The
 # > projections may also add a learned number to each column, a *bias*. We begin without, as Table 1 counts, and
 # > take them in at the end.
+
+# %%
+plots.show(
+    plots.flow("dot product", "all tokens, in pairs"),
+    "the flow of the layer. X goes into S, which compares all tokens in pairs, and into G, the values. The scores "
+    "go through mask and softmax and become weights; the weights mix the values; the result is Y.",
+)
 
 # %%
 # The first four columns of three 12 x 12 matrices; the other columns belong to heads that come later.
@@ -150,7 +172,7 @@ print(axes)
 # ## The ladder: one equation, written four times
 #
 # First with loops, slow and plain. Then shorter and faster, always on the same tensors, and always compared with
-# the step before. You meet this ladder in most chapters.
+# the step before: `agree` stops the notebook if a number differs. You meet this ladder in most chapters.
 #
 # ### Loops say the equation aloud
 #
@@ -201,12 +223,7 @@ def scores_with_matmul(x, W_query, W_key):
     return (x @ W_query) @ (x @ W_key).T / sqrt(W_query.shape[1])
 
 
-def equal(a, b):
-    """Same shape, same dtype, same values. (torch.allclose alone would stretch a smaller tensor.)"""
-    return a.shape == b.shape and a.dtype == b.dtype and torch.allclose(a, b, rtol=1e-4, atol=1e-5)
-
-
-print("same values:", equal(scores_with_matmul(x, W_query, W_key), scores))
+agree(scores_with_matmul(x, W_query, W_key), scores)
 
 # %% [markdown]
 # ### Named axes say which sum it is
@@ -221,7 +238,7 @@ def scores_with_einsum(x, W_query, W_key):
     return einsum(query, key, "query d_head, key d_head -> query key") / sqrt(W_query.shape[1])
 
 
-print("same values:", equal(scores_with_einsum(x, W_query, W_key), scores))
+agree(scores_with_einsum(x, W_query, W_key), scores)
 
 # %% [markdown]
 # ### A module holds its parameters
@@ -249,7 +266,7 @@ class OneHead(nn.Module):
 
 module = OneHead(d_model=12, d_head=4)
 module.load_state_dict({"query.weight": W_query.T, "key.weight": W_key.T})
-print("same values:", equal(module(x), scores))
+agree(module(x), scores)
 
 # %% [markdown]
 # torch names the matrix of a projection `weight`. For us it is a parameter. Had you forgotten a `.T`, torch would have
@@ -267,7 +284,8 @@ print("same values:", equal(module(x), scores))
 # to keep track of a tensor, `torch.autograd.grad` asks for the gradient of the result. `backward()` does the same
 # for all parameters of a module, and leaves the answer in `.grad`.
 
-# %%
+# %% fold=true
+# @title The gradients of the loops, the product and einsum equal those of the module
 factors = draw(8, 6, 6, high=2)
 (module(x) * factors).sum().backward()
 of_module = [module.query.weight.grad.T, module.key.weight.grad.T]
@@ -275,56 +293,68 @@ of_module = [module.query.weight.grad.T, module.key.weight.grad.T]
 for function in (scores_with_loops, scores_with_matmul, scores_with_einsum):
     matrices = [W.clone().requires_grad_() for W in (W_query, W_key)]
     ours = torch.autograd.grad((function(x, *matrices) * factors).sum(), matrices)
-    print(f"{function.__name__:>18}:", [equal(*pair) for pair in zip(ours, of_module, strict=True)])
+    for pair in zip(ours, of_module, strict=True):
+        agree(*pair)
 
 # %% [markdown]
-# ### Exercise 01.1: the scores of one head
+# ### Exercise 01.1: the newest token
 #
-# *8 minutes, easy.* Once more, on your own, for any sentence and any head. No loop is needed.
+# *10 minutes, easy.* A model writes a text, one token after the other. It keeps the keys of the tokens so far, so
+# that nothing is computed twice; the old tokens themselves are gone. Now a new one arrives. (Programs that serve
+# language models do this; the kept keys are part of what they call the *cache*.)
 
 # %% exercise="01.1" points=1
-def one_head(x, W_query, W_key):
-    """The scaled scores of one head.
+def newest_row(token, keys, W_query, W_key):
+    """The scores of the newest token for all tokens so far and for itself, scaled as above.
 
-    x: length d_model. W_query: d_model d_head. W_key: d_model d_head.
-    Returns the scores, query key. In loops, starting from zeros:
-
-        query[i, f] += x[i, m] * W_query[m, f]        for every i, f and m
-        key[j, f] += x[j, m] * W_key[m, f]            for every j, f and m
-        scores[i, j] += query[i, f] * key[j, f]       for every i, j and f
-
-    and at the end every score is divided by the square root of d_head.
+    token: d_model. keys: key d_head, of the tokens before it, the oldest first; for the first token of a text
+    this table has no row, 0 d_head. W_query: d_model d_head. W_key: d_model d_head.
+    Returns two tensors: the row of scores, one number for each token up to the newest, and the keys to keep for
+    the next token, one row more than before.
     """
     ### BEGIN SOLUTION
-    queries = einsum(x, W_query, "query d_model, d_model d_head -> query d_head")
-    keys = einsum(x, W_key, "key d_model, d_model d_head -> key d_head")
-    d_head = W_query.shape[1]
-    return einsum(queries, keys, "query d_head, key d_head -> query key") * d_head**-0.5
+    keys = torch.cat([keys, (token @ W_key)[None]])
+    query = token @ W_query
+    return keys @ query / sqrt(W_query.shape[1]), keys
     ### END SOLUTION
 
 # %% check="01.1"
-check("01.1", one_head)
+check("01.1", newest_row)
 
 # %% [markdown]
 # <details><summary>Hint 1: where do I start?</summary>
 #
-# Make the queries, a table with a row for each token, and the keys in the same way. Write down the shape of each.
-# Which axis do the two share?
+# What of the new token do you need, besides what is kept? Write down the shape of each thing you make from it.
 #
 # </details>
-# <details><summary>Hint 2: how do I get the sizes?</summary>
+# <details><summary>Hint 2: a row more</summary>
 #
-# From the shapes of what you are given: <code>length, d_model = x.shape</code>. One of the three sizes is not in
-# the shape of <code>x</code>; look at the matrices.
+# <code>torch.cat</code> lays tables below each other. A list of numbers is no table yet: <code>[None]</code> makes it
+# a table of one row.
 #
 # </details>
 # <details><summary>Hint 3: it runs, but the check says the values are wrong</summary>
 #
-# Three questions. Is row <code>i</code> of your result made from query <code>i</code>, or from key
-# <code>i</code>? Under the root, is there the number of terms that are added up for one score? Have you gone
-# further than the scores?
+# Take a text of three tokens and compare with the last row of <code>scores_with_matmul</code>. Whose key is last?
+# What stands under the root? What exactly do you keep?
 #
 # </details>
+
+# %% [markdown] solution="01.1"
+# The new token needs one query, its own; every earlier token has asked already. Its key is appended *before* the
+# product, because a token attends to itself too. One row costs a product of a table and a list, where the whole map
+# costs a product of two tables. Kept are the plain keys: the division belongs to the score. If you divide the kept
+# keys instead, each is divided once more with every new token.
+
+# %% solution="01.1"
+def newest_row_by_names(token, keys, W_query, W_key):
+    query = einsum(token, W_query, "d_model, d_model d_head -> d_head") / sqrt(W_query.shape[1])
+    own = einsum(token, W_key, "d_model, d_model d_head -> d_head")
+    keys = torch.vstack([keys, own])
+    return einsum(query, keys, "d_head, key d_head -> key"), keys
+
+
+check("01.1", newest_row_by_names)
 
 # %% [markdown]
 # ## From scores to weights to the result
@@ -333,19 +363,21 @@ check("01.1", one_head)
 # tokens. So every row sums to 1.
 
 # %%
-weights = scores.softmax(dim=-1)
-weights = axes(weights, "query key", "weights")
+def print_sums(name, table):
+    """The sums of the rows and of the columns."""
+    for axis, dim in (("rows", 1), ("columns", 0)):
+        print(f"{name}: its {axis} sum to", *(f"{total:.2f}" for total in table.sum(dim=dim).tolist()))
+
+
+weights = axes(scores.softmax(dim=-1), "query key", "weights")
 print_rows(words, weights)
-print("every row sums to 1:   ", equal(weights.sum(dim=1), torch.ones(6)))
-print("every column sums to 1:", equal(weights.sum(dim=0), torch.ones(6)))
+print_sums("weights", weights)
 
 # %% [markdown]
-# The table is square, so a softmax along the other axis, the queries, has the right shape too. Only the sums tell:
+# The table is square, so a softmax along the wrong axis has the right shape. Only the sums tell:
 
 # %%
-sideways = scores.softmax(dim=0)
-print("every row sums to 1:   ", equal(sideways.sum(dim=1), torch.ones(6)))
-print("every column sums to 1:", equal(sideways.sum(dim=0), torch.ones(6)))
+print_sums("sideways", scores.softmax(dim=0))
 
 # %%
 darkest = [words[j] for j in weights.argmax(dim=1).tolist()]
@@ -367,7 +399,8 @@ for i in range(6):
         y_with_loops[i] += weights[i, j] * value[j]
 
 y = axes(weights @ value, "query d_head", "y")
-print("same values:", equal(y, y_with_loops))
+agree(y, y_with_loops)
+print_rows(words, y)
 
 # %% [markdown]
 # This is attention with one head: three projections, one comparison, one softmax, one mixture.
@@ -398,10 +431,11 @@ for d_head in (4, 16, 64, 256):
     print(f"{d_head:6} {sqrt(d_head):15.1f} {spread:21.1f} {spread / sqrt(d_head):19.1f}")
 
 # %% [markdown]
-# The spread is the root of `d_head`. There is a reason. The product of two such numbers has the *variance*, the
-# spread squared, of 1. The variances of independent terms add up. So the variance of a score is `d_head`, its
-# spread the root. Divide by the root, and the spread is 1, whatever the size of a head. Divide by `d_head`
-# itself, and large heads have scores near 0.
+# The spread is the root of `d_head`. There is a reason. Take one term, $q k$. Its mean is 0, so its *variance*, the
+# spread squared, is the mean of $q^2 k^2$. $q$ and $k$ are independent: that is the mean of $q^2$ times the mean of
+# $k^2$, so $1 \cdot 1 = 1$. The variances of independent terms add up. So the variance of a score is `d_head`, its
+# spread the root. Divide by the root, and the spread is 1, whatever the size of a head. Divide by `d_head` itself,
+# and large heads have scores near 0.
 #
 # ### What the softmax does with large scores
 #
@@ -427,24 +461,25 @@ plots.show(
 print("rows with a weight above 0.9:", (both.amax(dim=-1) > 0.9).sum(dim=-1).tolist(), "of 6")
 
 # %% [markdown]
-# On the right the softmax is *saturated*: one key takes all. And the
-# map stops learning, because of its gradients. In a row with the weights $w$, the weight $w_j$ moves with its own
-# score by $w_j (1 - w_j)$: this is its *slope*. With the score of another key $n$ it moves by $-w_j w_n$. Compare
-# with torch. It returns a *Jacobian*: the table of all gradients, every number of the result by every number of
-# the input. In our formula `w.diag()` is a square table with `w` on its diagonal and zeros elsewhere.
-# `w[:, None]` is `w` as a column, so `w[:, None] * w` is the table of all products of two weights.
+# On the right the softmax is *saturated*: one key takes all. And the map stops learning.
+#
+# How much does a weight move when its own score is raised a little? For one score $s$ against all the others, whose
+# exponentials add up to some number $c$, the weight is $w = e^s / (e^s + c)$. Its *slope*, the derivative by $s$, is
+# $w - w^2 = w (1 - w)$ (the quotient rule; $c$ stays). Measured and by the formula, for four weights:
 
 # %%
-row = wide_scores[0] / sqrt(256)
-w = row.softmax(dim=0)
-by_torch = torch.autograd.functional.jacobian(lambda row: row.softmax(dim=0), row)
-by_formula = w.diag() - w[:, None] * w  # w[j] on the diagonal, minus w[j] * w[n] everywhere
-print("same values:", equal(by_torch, by_formula))
+print("weight   measured   w (1 - w)")
+for w in (0.5, 0.9, 0.99, 0.999):
+    pair = torch.tensor([w, 1 - w], dtype=torch.float64).log()  # the softmax of two logarithms gives w back
+    raised = pair + torch.tensor([1e-4, 0])
+    measured = (raised.softmax(dim=0)[0].item() - w) / 1e-4
+    print(f"{w:6} {measured:10.3f} {w * (1 - w):11.3f}")
 
 # %% [markdown]
-# If all weights are near 0 or near 1, all these products are near 0. Then no score moves any weight, and next
-# to nothing is learned about where to look. Measured on the 1,000 queries, with and without the division
-# (`amax` is the largest number along an axis; with `keepdim=True` that axis stays, with size 1):
+# A weight near 1 hardly moves, one near 0 neither: try 0.001. The other weights move by $-w_j w_n$, which is as
+# small. Then no score moves any weight, and next to nothing is learned about where to look. Measured on the 1,000
+# queries, with and without the division (`amax` is the largest number along an axis; with `keepdim=True` that axis
+# stays, with size 1):
 
 # %%
 print("           mean of the largest weight        mean slope of the largest weight")
@@ -456,6 +491,13 @@ for d_head in (4, 16, 64, 256):
     slopes = [(w * (1 - w)).mean().item() for w in largest]
     print(f"{d_head:6} {means[0]:11.2f} {means[1]:16.2f} {slopes[0]:16.2f} {slopes[1]:16.2f}")
 
+# %% fold=true
+# @title The formula for every weight and score, compared with torch's derivatives
+row = wide_scores[0] / sqrt(256)
+w = row.softmax(dim=0)
+by_torch = torch.autograd.functional.jacobian(lambda row: row.softmax(dim=0), row)
+agree(by_torch, w.diag() - w[:, None] * w)  # w[j] on the diagonal, minus w[j] * w[n] everywhere
+
 # %% [markdown]
 # Divided, hardly anything depends on `d_head`. Not divided, the larger `d_head`, the closer the largest weight
 # comes to 1, and its slope to 0. The division is made for the *start* of training. Training may still make sharp
@@ -463,7 +505,11 @@ for d_head in (4, 16, 64, 256):
 #
 # ## What the map depends on
 #
-# Replace "dog" by "cat". Predict: which scores move, and which weights?
+# Replace "dog" by "cat". There are 36 scores and 36 weights. How many of each move? Write down what you expect; the
+# answer comes at the end of this section.
+
+# %%
+my_guess = {"scores that move": None, "weights that move": None}  # two numbers, each at most 36
 
 # %%
 other_words = "the cat saw a small bird".split()
@@ -474,16 +520,14 @@ other_weights = other_scores.softmax(dim=-1)
 score_change = axes((other_scores - scores).abs(), "query key", "score_change")
 weight_change = axes((other_weights - weights).abs(), "query key", "weight_change")
 changes = torch.stack([score_change, weight_change])
-changes = changes / changes.amax(dim=-1, keepdim=True)  # the largest change of each row is drawn black
+changes = changes / changes.amax(dim=-1, keepdim=True)  # so that rows with small changes can be seen as well
 tokens = ["the", "dog/cat", *words[2:]]
 plots.show(
     plots.attention_map(changes, tokens, titles=["scores", "weights"], label="change (1 = largest of row)"),
-    "how much each score and each weight changes when dog becomes cat, compared with the largest change "
-    "in its row. Left, the scores: a cross of row 1 and column 1, all else is white. Right, the weights: "
-    "every row has grey cells outside of column 1.",
+    "how much each score and each weight changes when dog becomes cat. Each row is drawn by its own scale: "
+    "its largest change is black, so compare within a row only. Left, the scores: a cross of row 1 and column 1, "
+    "all else is white. Right, the weights: every row has grey cells outside of column 1.",
 )
-print("scores that move: ", int((score_change > 1e-4).sum()), "of 36")
-print("weights that move:", int((weight_change > 1e-4).sum()), "of 36")
 
 # %% [markdown]
 # - **Row 1** moves, because the query of token 1 is a new one.
@@ -491,12 +535,17 @@ print("weights that move:", int((weight_change > 1e-4).sum()), "of 36")
 # - In the **weights** all rows move, everywhere. A row shares out a total of 1. If one key gets more, all others
 #   get less.
 #
-# Now all tokens, not only one. In the Jacobian of the scores every score (query, key) meets every input number
+# Now all tokens, not only one. The *Jacobian* is the table of all gradients: every number of the result by every
+# number of the input. In that of the scores every score (query, key) meets every input number
 # (length, d_model). Score $(i, j)$ should depend on the tokens $i$ and $j$, and on no third one.
 
 # %%
 jacobian = torch.autograd.functional.jacobian(lambda x: scores_with_matmul(x, W_query, W_key), x)
 jacobian = axes(jacobian, "query key length d_model", "jacobian")
+jacobian_weights = torch.autograd.functional.jacobian(
+    lambda x: scores_with_matmul(x, W_query, W_key).softmax(dim=-1), x
+)
+jacobian_weights = axes(jacobian_weights, "query key length d_model", "jacobian_weights")
 
 
 def tokens_behind(block):
@@ -504,21 +553,19 @@ def tokens_behind(block):
     return {n for n in range(6) if block[n].abs().max() > 0}
 
 
-pairs = [(i, j) for i in range(6) for j in range(6)]
-print("score (2, 5) depends on the tokens", tokens_behind(jacobian[2, 5]))
-alone = all(tokens_behind(jacobian[i, j]) == {i, j} for i, j in pairs)
-print("all scores depend on their pair alone:", alone)
-
-# %%
-def weights_with_matmul(x):
-    return scores_with_matmul(x, W_query, W_key).softmax(dim=-1)
-
-
-jacobian_weights = torch.autograd.functional.jacobian(weights_with_matmul, x)
-jacobian_weights = axes(jacobian_weights, "query key length d_model", "jacobian_weights")
+print("score (2, 5) depends on the tokens ", tokens_behind(jacobian[2, 5]))
 print("weight (2, 5) depends on the tokens", tokens_behind(jacobian_weights[2, 5]))
-everything = all(tokens_behind(jacobian_weights[i, j]) == set(range(6)) for i, j in pairs)
-print("all weights depend on all tokens:", everything)
+
+# %% fold=true
+# @title The same for all 36 pairs, and your prediction
+for i in range(6):
+    for j in range(6):
+        assert tokens_behind(jacobian[i, j]) == {i, j}
+        assert tokens_behind(jacobian_weights[i, j]) == set(range(6))
+compare_guess(my_guess, {
+    "scores that move": int((score_change > 1e-4).sum()),
+    "weights that move": int((weight_change > 1e-4).sum()),
+})
 
 # %% [markdown]
 # The paper says it in Table 1: the dot product is conditioned on all tokens $X_j$, it *interacts*, and it is
@@ -545,7 +592,7 @@ for h in range(3):
     own = slice(4 * h, 4 * h + 4)
     maps.append(scores_with_matmul(x, WQ[:, own], WK[:, own]).softmax(dim=-1))
 maps = axes_heads(torch.stack(maps), "head query key", "maps")
-print("head 0 is the map from above:", equal(maps[0], weights))
+agree(maps[0], weights)
 
 # %%
 looks_at = [words[j] for j in maps[:, 2].argmax(dim=-1).tolist()]
@@ -579,19 +626,13 @@ values = axes_heads(split(two_sentences @ WV), "batch head key d_head", "values"
 pattern = "batch head query d_head, batch head key d_head -> batch head query key"
 all_scores = einsum(queries, keys, pattern)
 all_weights = axes_heads((all_scores / sqrt(4)).softmax(dim=-1), "batch head query key", "all_weights")
-print("same maps as the loop:", equal(all_weights[0], maps))
+agree(all_weights[0], maps)
 
 # %% [markdown]
-# The root is that of `d_head`, 4, because each score is a sum of 4 products. It is not that of `d_model`, 12.
+# The root is that of `d_head`, 4, because each score is a sum of 4 products. It is not that of `d_model`, 12. And
+# `reshape` in place of `rearrange`? Same shape, wrong tokens: you know this from 00, "The trap: right shape, wrong
+# numbers".
 #
-# And `reshape` in place of `rearrange`? Same shape, wrong tokens, as chapter 00 warned:
-
-# %%
-trap = (two_sentences @ WQ).reshape(2, 3, 6, 4)
-print("same shape: ", trap.shape == queries.shape)
-print("same values:", equal(trap, queries))
-
-# %% [markdown]
 # Each head mixes its own values. The results of the heads are put side by side again: 3 times 4 numbers, 12 for
 # each token, as at the start. So the next layer can take them in.
 
@@ -599,57 +640,74 @@ print("same values:", equal(trap, queries))
 mixed = all_weights @ values  # @ leaves the axes in front, batch and head, as they are
 merged = rearrange(mixed, "batch head query d_head -> batch query (head d_head)")
 merged = axes_heads(merged, "batch length d_model", "merged")
-print("columns 0 to 3 are the y of head 0:", equal(merged[0, :, :4], y))
+agree(merged[0, :, :4], y)
 
 # %% [markdown]
-# A last projection, from 12 numbers to 12, then lets the heads exchange what they found: the *output
-# projection*. Equation (3) ends before it, but transformers have it, whatever S they use. You meet it at the end.
+# The first four of the 12 numbers are those of head 0, the `y` from above. A last projection, from 12 numbers to 12,
+# then lets the heads exchange what they found: the *output projection*. Equation (3) ends before it, but
+# transformers have it, whatever S they use. You meet it at the end.
 #
-# ### Exercise 01.2: the maps of all heads
+# ### Exercise 01.2: the maps inside a layer of torch
 #
-# *12 minutes, medium.* Queries and keys come with their heads still side by side. Return the attention maps.
+# *15 minutes, medium.* torch has a layer of attention, `nn.MultiheadAttention`. It keeps the three matrices in one
+# parameter and three biases in another, and does not show its maps unless asked. Make them from its parameters.
 
 # %% exercise="01.2" points=2
-def head_maps(query, key, head):
-    """The attention map of every head for every sentence.
+def torch_maps(x, in_proj_weight, in_proj_bias, head):
+    """The attention maps of nn.MultiheadAttention(d_model, head), from its parameters.
 
-    query: batch length (head d_head). key: batch length (head d_head). head: the number of heads.
-    Returns the weights, batch head query key; every row, along key, sums to 1. For sentence b and head h:
-
-        own = slice(h * d_head, (h + 1) * d_head)
-        scores = query[b, :, own] @ key[b, :, own].T / sqrt(d_head)
-        weights[b, h] = scores.softmax(dim=-1)
+    x: batch length d_model. head: the number of heads; each owns neighbouring features, as above.
+    in_proj_weight: 3 d_model in all, then d_model. Its first d_model rows make the queries, the next the keys, the
+    last the values, each part stored as nn.Linear stores its matrix. in_proj_bias: 3 d_model numbers in all, in the
+    same order: they are added to the queries, keys and values.
+    Returns the weights, batch head query key.
     """
     ### BEGIN SOLUTION
-    query = rearrange(query, "batch query (head d_head) -> batch head query d_head", head=head)
-    key = rearrange(key, "batch key (head d_head) -> batch head key d_head", head=head)
-    products = einsum(query, key, "batch head query d_head, batch head key d_head -> batch head query key")
-    return (products / sqrt(query.shape[-1])).softmax(dim=-1)
+    pattern = "batch length (head d_head) -> batch head length d_head"
+    projected = x @ in_proj_weight.T + in_proj_bias
+    query, key, _ = projected.chunk(3, dim=-1)
+    query, key = (rearrange(features, pattern, head=head) for features in (query, key))
+    scores = einsum(query, key, "batch head query d_head, batch head key d_head -> batch head query key")
+    return (scores / sqrt(query.shape[-1])).softmax(dim=-1)
     ### END SOLUTION
 
 # %% check="01.2"
-check("01.2", head_maps)
+check("01.2", torch_maps)
 
 # %% [markdown]
 # <details><summary>Hint 1: where do I start?</summary>
 #
-# Split queries and keys, so that each head has its own table of tokens. Then one <code>einsum</code> compares
-# them, in all sentences and heads.
+# Cut the stored matrix into its three parts: how many rows has each? Then look up how <code>nn.Linear</code> uses
+# what it stores ("A module holds its parameters").
 #
 # </details>
-# <details><summary>Hint 2: I want to write the loops</summary>
+# <details><summary>Hint 2: the shape is right, the values are not</summary>
 #
-# Start with <code>batch, length, d_model = query.shape</code>, work out <code>d_head</code>, and make the result
-# with <code>torch.zeros(batch, head, length, length)</code>. The three lines of the docstring stand inside two
-# loops.
-#
-# </details>
-# <details><summary>Hint 3: the shape is right, the values are not</summary>
-#
-# Print the sums over the last axis of your result: are they 1? If yes, look at the split: which of your heads
-# gets which numbers of which token? Then look at the number under the root.
+# Print the sums over the last axis of your result: are they 1? Each part is square: which of its axes goes in? Are
+# the biases there? Which of your heads gets which numbers of which token? What stands under the root?
 #
 # </details>
+# <details><summary>Hint 3: compare with torch</summary>
+#
+# Derive it first, then make <code>layer = nn.MultiheadAttention(6, 2, batch_first=True)</code>, set its
+# <code>in_proj_bias</code> to something that is not 0, and ask
+# <code>layer(x, x, x, average_attn_weights=False)[1]</code>.
+#
+# </details>
+
+# %% [markdown] solution="01.2"
+# One product makes queries, keys and values at once, because the three matrices lie below each other and torch stores
+# the output axis first. The rest is the layer of this chapter. The values are not needed for the map. Try to leave
+# out the bias of the keys alone: the check says "Right", for a reason that you meet at the end of the chapter.
+
+# %% solution="01.2"
+def torch_maps_by_torch(x, in_proj_weight, in_proj_bias, head):
+    layer = nn.MultiheadAttention(x.shape[-1], head, batch_first=True)
+    layer.load_state_dict({**layer.state_dict(), "in_proj_weight": in_proj_weight, "in_proj_bias": in_proj_bias})
+    return layer(x, x, x, average_attn_weights=False)[1].detach()
+
+
+check("01.2", torch_maps_by_torch)
 
 # %% [markdown]
 # ## Masks: where a token may not look
@@ -717,30 +775,36 @@ other_filler = torch.stack([x, embed("a bird saw cat cat cat".split())])
 other_filler = axes_heads(other_filler, "batch length d_model", "other_filler")
 result = weights_of(padded, real) @ split(padded @ WV)
 other_result = weights_of(other_filler, real) @ split(other_filler @ WV)
-print("results of the real tokens are the same:", equal(result[1, :, :3], other_result[1, :, :3]))
+moved = (result - other_result)[1].abs().amax(dim=(0, 2))
+print_rows(["moved"], moved[None])
 
 # %% [markdown]
+# The results of the three real tokens do not move at all; those of the fillers do, and nobody reads them.
+#
 # ### A row that may look nowhere
 #
 # Some programs put the fillers on the *left*, so that all sentences end at the same position. Take a causal mask on
-# top. Token 0 may look at itself only, and it is a filler. It may look nowhere. Let us read our scores as those of
-# three fillers and three words. A softmax over nothing but minus infinity is 0 divided by 0: NaN, "not a number".
+# top. Three tokens are enough to see what happens: a filler, then two words. Token 0 may look at itself only, and it
+# is a filler. It may look nowhere. A softmax over nothing but minus infinity is 0 divided by 0: NaN, "not a number".
 
 # %%
-left_real = masks.padding([3], length=6, side="left")[0, 0]  # 3 fillers, then 3 words
-nowhere = axes(allowed & left_real, "query key", "nowhere")
-naive = axes(scores.masked_fill(~nowhere, float("-inf")).softmax(dim=-1), "query key", "naive")
-print("rows with NaN:", naive.isnan().any(dim=1).tolist())
+left_words = "- a bird".split()
+left_x = embed(left_words)
+left_scores = scores_with_matmul(left_x, W_query, W_key)
+nowhere = (masks.causal(3) & masks.padding([2], length=3, side="left"))[0, 0]
+naive = left_scores.masked_fill(~nowhere, float("-inf")).softmax(dim=-1)
+print(nowhere.int())
+print_rows(left_words, naive)
 
 # %% [markdown]
-# These rows belong to fillers. Can you ignore them? No. Mix values with this map, and again in the next layer.
-# The fillers have the weight 0 there, but 0 times NaN is NaN:
+# The row belongs to a filler. Can you ignore it? No. Mix values with this map, and again in the next layer. The
+# filler has the weight 0 there, but 0 times NaN is NaN:
 
 # %%
-once = naive @ value
-twice = naive @ once
-print("rows with NaN, once: ", once.isnan().any(dim=1).tolist())
-print("rows with NaN, twice:", twice.isnan().any(dim=1).tolist())
+once = naive @ (left_x @ W_value)
+print_rows(left_words, once)
+print("and mixed once more:")
+print_rows(left_words, naive @ once)
 
 # %% [markdown]
 # Everything is gone. What should such a row be? Not uniform either: equal weights would look exactly where it is
@@ -748,32 +812,29 @@ print("rows with NaN, twice:", twice.isnan().any(dim=1).tolist())
 # takes scores and a mask, and returns such weights:
 
 # %%
-safe = axes(masks.masked_softmax(scores, nowhere), "query key", "safe")
-print("rows all zero:     ", (safe == 0).all(dim=1).tolist())
-print("other rows the same:", equal(safe[3:], naive[3:]))
+safe = masks.masked_softmax(left_scores, nowhere)
+print_rows(left_words, safe)
+agree(safe[1:], naive[1:])
 
 # %% [markdown]
 # ### Exercise 01.3: masked softmax
 #
-# *15 minutes, medium.* Turn scores into weights under a mask, for all sentences and heads. Some rows may look
-# nowhere; they are zeros.
+# *18 minutes, medium.* Turn scores into weights under a mask, for all sentences and heads. Some rows may look
+# nowhere; they are zeros. And the scores may be large.
 
 # %% exercise="01.3" points=2
 def masked_weights(scores, allowed):
     """Softmax along the keys that are allowed.
 
-    scores: batch head query key.
+    scores: batch head query key, float32; any number from -10,000 to 10,000, also where it is forbidden.
     allowed: bool, batch 1 query key, True = may be attended, for all heads alike.
-    Returns the weights, batch head query key. Forbidden keys have the weight 0. A row sums to 1, but a
-    row in which no key is allowed is all zeros. For sentence b, head h and query i:
-
-        allowed_keys = [j for j in range(length) if allowed[b, 0, i, j]]
-        total = sum of exp(scores[b, h, i, j]) over the allowed_keys
-        weights[b, h, i, j] = exp(scores[b, h, i, j]) / total      for the allowed_keys, else 0
+    Returns the weights, batch head query key. A row is the softmax over its allowed keys alone; what a forbidden key
+    scores makes no difference, and its weight is 0. A row in which no key is allowed is all zeros.
     """
     ### BEGIN SOLUTION
-    filled = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
-    return filled.softmax(dim=-1) * allowed
+    weights = scores.masked_fill(~allowed, float("-inf")).softmax(dim=-1)
+    somewhere = allowed.any(dim=-1, keepdim=True)
+    return weights.where(somewhere, 0.0)
     ### END SOLUTION
 
 # %% check="01.3"
@@ -789,16 +850,31 @@ check("01.3", masked_weights)
 # <details><summary>Hint 2: the rows that may look nowhere</summary>
 #
 # Two ways. Either find these rows (<code>allowed.any(dim=-1, keepdim=True)</code> is True where a row may look
-# somewhere), or fill in a number that is finite, so that no NaN appears, but far below any score that could come: -50
-# is not. In both, something is left to set to 0.
+# somewhere), or fill in a number that is finite, so that no NaN appears, but far below any score that could come. In
+# both, something is left to set to 0.
 #
 # </details>
-# <details><summary>Hint 3: I want to write the loops</summary>
+# <details><summary>Hint 3: I want to write the loops, or the exponentials</summary>
 #
 # Start with <code>batch, head, length, _ = scores.shape</code>, and <code>torch.zeros_like(scores)</code>. A row
-# with nothing open stays as it is.
+# with nothing open stays as it is. Mind that <code>exp</code> of 10,000 is infinite, and of -10,000 is 0, in float32:
+# what may you subtract from a row before?
 #
 # </details>
+
+# %% [markdown] solution="01.3"
+# Minus infinity is below every score, so a forbidden key gets exactly 0 and the others share 1. Only the rows without
+# an allowed key are 0 divided by 0; `allowed.any` finds them, and `where` replaces them. Multiplying by 0 would not
+# do: 0 times NaN is NaN. The second way never meets NaN, because the lowest number of float32 is finite: such a row
+# is uniform for a moment, and the product with the mask empties it.
+
+# %% solution="01.3"
+def masked_weights_finite(scores, allowed):
+    lowest = torch.finfo(scores.dtype).min
+    return scores.masked_fill(~allowed, lowest).softmax(dim=-1) * allowed
+
+
+check("01.3", masked_weights_finite)
 
 # %% [markdown]
 # ## What it costs
@@ -841,9 +917,6 @@ for d_model, head, max_length in [(12, 3, 6), (12, 4, 6), (12, 3, 100), (512, 8,
 # multiplication and an addition as two:
 
 # %%
-from torch.utils.flop_counter import FlopCounterMode
-
-
 def multiply_adds(module, x):
     with FlopCounterMode(display=False) as counter:
         module(x)
@@ -893,12 +966,16 @@ for length in (16, 32, 64, 128, 256):
     print(f"d {d_model}, l {length:3}: projections {projections:9,}, comparison {comparison:9,}")
 
 # %% [markdown]
-# At $l = 2d$: the counter agrees. Predict: does the rest of the layer move this point? You find out in the next
-# exercise.
-#
+# At $l = 2d$: the counter agrees. A whole layer has more: values, mixture, output. At which length are projections
+# and pairs equal there? Write down a multiple of $d$; the answer comes behind the next exercise.
+
+# %%
+whole_layer = {"the length, as a multiple of d": None}  # a number
+
+# %% [markdown]
 # ### Exercise 01.4: the work of the whole layer
 #
-# *10 minutes, medium.* A layer has more than the scores: the values, the mixture of equation (3), and the output
+# *12 minutes, medium.* A layer has more than the scores: the values, the mixture of equation (3), and the output
 # projection $d \to d$. Count all of it, in two parts: what grows with the length, and what with its square.
 
 # %% exercise="01.4" points=2
@@ -939,10 +1016,37 @@ check("01.4", layer_work)
 #
 # </details>
 
+# %% [markdown] solution="01.4"
+# Four projections of the same size: queries, keys, values, output. Two products on pairs: the comparison, and the
+# mixture, in which each head multiplies length × length by length × `d_head`; the heads together make `d_model` of
+# it. So the number of heads falls away.
+
+# %% solution="01.4"
+def layer_work_listed(batch, length, d_model, head):
+    d_head = d_model // head
+    tokens_with_matrix = [(length, d_model, d_model)] * 4
+    in_one_head = [(length, d_head, length), (length, length, d_head)]
+    projections = sum(r * s * t for r, s, t in tokens_with_matrix)
+    pairs = head * sum(r * s * t for r, s, t in in_one_head)
+    return batch * projections, batch * pairs
+
+
+check("01.4", layer_work_listed)
+
+# %% fold=true
+# @title At which length are the two parts of the whole layer equal? Counted.
+def whole_parts(length, d_model):
+    """The multiply-adds of all projections of a layer, and of what works on pairs, counted."""
+    x = torch.randn(1, length, d_model)
+    layer = Attention(d_model, head=1, max_length=length, score="dot_product")
+    projections = sum(multiply_adds(part, x) for part in layer.modules() if isinstance(part, nn.Linear))
+    return projections, multiply_adds(layer, x) - projections
+
+
+(equal_at,) = [length for length in range(1, 97) if len(set(whole_parts(length, d_model=24))) == 1]
+compare_guess(whole_layer, {"the length, as a multiple of d": equal_at // 24})
+
 # %% [markdown]
-# Back to the question: does the rest of the layer move the point where both parts are equal? Count values and output
-# as well, and the mixture: $4\,l\,d^2 = 2\,l^2 d$. That is $l = 2d$ again, so no.
-#
 # ## Where it breaks: it does not know the order
 #
 # Exchange "dog" and "bird". Now another one sees. What does "saw" take home?
@@ -952,22 +1056,22 @@ swapped_words = "the bird saw a small dog".split()
 swapped_x = axes(embed(swapped_words), "length d_model", "swapped_x")
 swapped_y = scores_with_matmul(swapped_x, W_query, W_key).softmax(dim=-1) @ (swapped_x @ W_value)
 swapped_y = axes(swapped_y, "query d_head", "swapped_y")
-print("the result of 'saw' is the same:", equal(y[2], swapped_y[2]))
+print_rows(["before", "after"], torch.stack([y[2], swapped_y[2]]))
 
 # %% [markdown]
 # The same. "saw" looks at "dog" with the same weight, because the score knows the two words and nothing of their
 # positions. Who saw whom is lost.
 #
 # It holds for every order and every token. Shuffle the tokens, and the map is shuffled the same way, rows and
-# columns; each result follows its token. The word for this is *equivariant*.
+# columns; each result follows its token. The word for this is *equivariant*. Compare with the `y` above:
 
 # %%
 order = torch.tensor([2, 0, 5, 1, 4, 3])
 shuffled_weights = scores_with_matmul(x[order], W_query, W_key).softmax(dim=-1)
 shuffled_y = shuffled_weights @ (x[order] @ W_value)
-print([words[i] for i in order.tolist()])
-print("rows and columns move:", equal(shuffled_weights, weights[order][:, order]))
-print("results follow:       ", equal(shuffled_y, y[order]))
+print_rows([words[i] for i in order.tolist()], shuffled_y)
+agree(shuffled_weights, weights[order][:, order])  # rows and columns move
+agree(shuffled_y, y[order])
 
 # %% [markdown]
 # `x[order]` takes the rows of `x` in the order of the list; `[:, order]` does it with columns.
@@ -985,7 +1089,7 @@ def result_of_saw(words):
     return (weights @ (with_positions @ W_value))[2]
 
 
-print("the result of 'saw' is the same:", equal(result_of_saw(words), result_of_saw(swapped_words)))
+print_rows(["before", "after"], torch.stack([result_of_saw(words), result_of_saw(swapped_words)]))
 
 # %% [markdown]
 # A causal mask brings in some order, too: in one layer, a token sees who stands before it, though not in which
@@ -993,7 +1097,7 @@ print("the result of 'saw' is the same:", equal(result_of_saw(words), result_of_
 #
 # ### Exercise 01.5: does the output follow the tokens?
 #
-# *15 minutes, hard.* Write the test for any layer. The check gives it layers of many kinds: some follow their
+# *18 minutes, hard.* Write the test for any layer. The check gives it layers of many kinds: some follow their
 # tokens in every order, some in a few orders only. One shuffle is an example, not a proof: think about which
 # orders you have to try.
 
@@ -1027,9 +1131,7 @@ check("01.5", follows_tokens)
 # <details><summary>Hint 2: which orders?</summary>
 #
 # <code>itertools.permutations(range(len(x)))</code> gives all of them; <code>x[list(order)]</code> takes the rows.
-# Six tokens have 720 orders, which is not many. A layer may follow in some of them: turned round, for instance, or
-# moved in a circle. It passes only if it follows in all. Exchanging pairs is not enough either: you test at one
-# <code>x</code>, and a layer may break only at an order that is many exchanges away.
+# Six tokens have 720 orders, which is not many. Which of them can you leave out, if a layer may break at any one?
 #
 # </details>
 # <details><summary>Hint 3: the check says the result is a Tensor</summary>
@@ -1038,6 +1140,23 @@ check("01.5", follows_tokens)
 # <code>True</code>. <code>torch.allclose</code> gives one at once.
 #
 # </details>
+
+# %% [markdown] solution="01.5"
+# "For every order" is what the definition says, and at most 720 orders are few enough to try. No smaller set is safe:
+# a layer can be made that breaks at one chosen order only. `rtol=0` matters as well: without it `torch.allclose` allows
+# more where the numbers are larger, and the docstring gives one limit for all.
+
+# %% solution="01.5"
+def follows_tokens_by_matrices(layer, x):
+    result = layer(x)
+    for order in permutations(range(len(x))):
+        shuffle = torch.eye(len(x))[list(order)]  # a matrix that takes the rows in this order
+        if (layer(shuffle @ x) - shuffle @ result).abs().max() > 1e-5:
+            return False
+    return True
+
+
+check("01.5", follows_tokens_by_matrices)
 
 # %% [markdown]
 # ## The same as the library's layer
@@ -1081,52 +1200,205 @@ our_y = axes_heads(our_y, "batch length d_model", "our_y")
 our_weights = axes_heads(our_weights, "batch head query key", "our_weights")
 
 # %% [markdown]
-# Now the library's layer, with the same parameters. Its class `Attention` knows nothing of dot products: the scores
-# are a part that it holds, `score`. Exchanging that part is how the next chapters work. `state_dict()` gives all
-# parameters of a module by name. Ours is called `query.weight`, the library's `score.query.weight`.
+# The library's layer is this one. Its class `Attention` knows nothing of dot products: the scores are a part that it
+# holds, `score`. Exchanging that part is how the next chapters work. The next cell, folded, gives it the same
+# parameters and stops if a map, a result or a gradient differs; it does so with torch's own function too,
+# `nn.functional.scaled_dot_product_attention`, which on many machines never stores the whole map.
 
-# %%
+# %% fold=true
+# @title The library's layer, and torch's function, give the same maps, results and gradients
 library = Attention(d_model=12, head=3, max_length=8, score="dot_product", causal=True)
 names = {  # ours -> the library's
     name: "score." + name if name.startswith(("query", "key")) else name for name in ours.state_dict()
 }
 library.load_state_dict({names[name]: parameter for name, parameter in ours.state_dict().items()})
 library_y, library_weights = library(padded, mask=real)
-print("same maps:   ", equal(library_weights, our_weights))
-print("same outputs:", equal(library_y, our_y))
+agree(library_weights, our_weights)
+agree(library_y, our_y)
 
-# %%
 factors_y = draw(10, 2, 6, 12, high=2)
 of_ours = torch.autograd.grad((ours(padded, mask)[0] * factors_y).sum(), list(ours.parameters()))
 of_library = torch.autograd.grad(
     (library(padded, mask=real)[0] * factors_y).sum(),
     [library.get_parameter(names[name]) for name, _ in ours.named_parameters()],
 )
-for (name, _), one, other in zip(ours.named_parameters(), of_ours, of_library, strict=True):
-    print(f"same gradient of {name:13}", equal(one, other))
+for one, other in zip(of_ours, of_library, strict=True):
+    agree(one, other)
 
-# %% [markdown]
-# One of the eight does nothing, the bias of the keys. It adds to every score of row $i$ the same number, query
-# $i$ times the bias. A softmax looks at differences only, so no weight moves. Its gradient is 0:
-
-# %%
-print("parameters with the gradient 0:", [
-    name for (name, _), gradient in zip(ours.named_parameters(), of_ours, strict=True)
-    if gradient.abs().max() < 1e-4
-])
-
-# %% [markdown]
-# torch has a function for the same thing, which on many machines never stores the whole map:
-# `nn.functional.scaled_dot_product_attention`. It wants queries, keys and values with their heads split, and a mask
-# with the same meaning, True = may be attended.
-
-# %%
 by_torch = nn.functional.scaled_dot_product_attention(*ours.split(padded), attn_mask=mask)
-print("same as torch:", equal(ours.output(ours.merge(by_torch)), our_y))
+agree(ours.output(ours.merge(by_torch)), our_y)
 
 # %% [markdown]
-# What you built is the library's layer, and torch's.
+# One of the eight parameters does nothing, the bias of the keys. It adds to every score of row $i$ the same number,
+# query $i$ times the bias. A softmax looks at differences only, so no weight moves. Its gradient is 0:
+
+# %%
+for (name, _), gradient in zip(ours.named_parameters(), of_ours, strict=True):
+    print(f"{name:13} largest gradient {gradient.abs().max():6.2f}")
+
+# %% [markdown]
+# ## Trained: who saw whom?
 #
+# Back to the question of the first cell, with a layer that learns. The sentences are "the ... saw a small ...", with
+# two of six nouns. After attention, a linear layer reads the result of **"saw"** alone and names the one who saw. So
+# "saw" must have taken it home.
+#
+# Three pairs of nouns, in both orders, are kept for the end: the model never sees "the dog saw a small bird" in
+# training, nor "the bird saw a small dog".
+
+# %%
+nouns = "dog bird cat fox cow hen".split()
+kept = [{"dog", "bird"}, {"cat", "fox"}, {"cow", "hen"}]
+pairs = [(one, other) for one, other in permutations(nouns, 2) if {one, other} not in kept]
+new_pairs = [(one, other) for one, other in permutations(nouns, 2) if {one, other} in kept]
+numbers = {word: number for number, word in enumerate("the saw a small".split() + nouns)}
+
+
+def sentences(pairs):
+    """The words of each sentence as numbers, and which noun is the one who saw."""
+    texts = [f"the {one} saw a small {other}".split() for one, other in pairs]
+    tokens = torch.tensor([[numbers[word] for word in text] for text in texts])
+    return tokens, torch.tensor([nouns.index(one) for one, _ in pairs])
+
+
+print(f"{len(pairs)} sentences for training, {len(new_pairs)} new ones")
+
+# %%
+class WhoSaw(nn.Module):
+    def __init__(self, with_positions):
+        super().__init__()
+        self.tokens = nn.Embedding(len(numbers), 12)  # a learned row of 12 numbers for each word
+        start = 0.1 * torch.randn(6, 12) if with_positions else torch.zeros(6, 12)
+        self.positions = nn.Parameter(start, requires_grad=with_positions)
+        self.attention = DotProductAttention(d_model=12, head=1)
+        self.name = nn.Linear(12, len(nouns))
+
+    def forward(self, tokens):
+        everywhere = torch.ones(1, 1, 6, 6, dtype=torch.bool)
+        y, weights = self.attention(self.tokens(tokens) + self.positions, everywhere)
+        return self.name(y[:, 2]), weights  # "saw" is token 2
+
+
+def train(model, steps=300):
+    """Adam moves all parameters a little, again and again, so that the right noun gets a larger number."""
+    tokens, who = sentences(pairs)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    for _ in range(steps):
+        loss = nn.functional.cross_entropy(model(tokens)[0], who)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+# %% [markdown]
+# One model gets learned positions, the other none. Of the three new pairs, how many does each get right *in both
+# orders*? Predict, then train; it takes a few seconds.
+
+# %%
+my_guess = {"with positions": None, "without": None}  # of 3
+
+# %%
+def pairs_right(model):
+    """For how many of the new pairs both orders are right."""
+    tokens, who = sentences(new_pairs)
+    right = model(tokens)[0].argmax(dim=1) == who
+    return sum(all(right[i] for i, pair in enumerate(new_pairs) if set(pair) == both) for both in kept)
+
+
+models = {}
+for name in my_guess:
+    _ = torch.manual_seed(0)
+    models[name] = WhoSaw(with_positions=name == "with positions")
+    train(models[name])
+compare_guess(my_guess, {name: pairs_right(model) for name, model in models.items()})
+
+# %%
+# Output varies: the last digits of trained weights are those of the machine.
+tokens, _ = sentences([("dog", "bird"), ("bird", "dog")])
+rows = [model(tokens)[1][:, 0, 2] for model in models.values()]  # the row of "saw", in both sentences
+plots.show(
+    plots.attention_map(torch.stack(rows), ["dog,bird", "bird,dog"], keys=list("012345"), titles=list(models)),
+    "where saw looks, a row for each of two sentences that were not in training: who saw, and who was seen. A column "
+    "for each position. Left, with positions: nearly all weight lies on position 1, the one who saw. Right, without: "
+    "the two nouns, at positions 1 and 5, share most of it, in both sentences alike.",
+)
+
+# %% [markdown]
+# With positions, the layer has learned in a few seconds what was luck at the start of this chapter: "saw" looks at the
+# noun in front of it, also for pairs that it never met. Without positions it finds the *nouns*, and cannot do more:
+# both orders give "saw" the same result, so at best one of the two is right. More training cannot change that, as you
+# saw above.
+#
+# The sentences are built alike, so "look at position 1" is enough. Does it take a comparison of all pairs to do
+# that? Remember this task; chapter 02 has another answer.
+
+# %% fold=true
+# @title Both orders give "saw" the same result without positions, and only then
+tokens, _ = sentences(new_pairs)
+for name, model in models.items():
+    of_pairs = dict(zip(new_pairs, model(tokens)[0].detach(), strict=True))
+    apart = min((of_pairs[one, other] - of_pairs[other, one]).abs().max() for one, other in new_pairs)
+    assert apart > 0.1 if name == "with positions" else apart < 1e-3
+
+# %% [markdown]
+# ### Stretch 01.6: tokens that nobody can look at
+#
+# *15 minutes, hard.* Open-ended: many answers are right. In the maps so far any token could become the darkest one,
+# it seems. It is not so. A head compares with `d_head` numbers, and for some keys **no query at all** gives them the
+# largest score. Build a table of keys in which only two can ever win.
+#
+# Why the series asks it: a score that is a dot product can make some maps and not others, because the keys decide
+# together what can be looked at. The scores of the next chapters give each position numbers of its own, and later a
+# *rank* takes them away again. This is the first time that you meet that limit.
+
+# %% exercise="01.6" points=1
+def hidden_keys(length):
+    """Keys of two features, such that only two of them can ever win.
+
+    length: how many keys, at least 4. Returns the keys, float32, key d_head, with d_head = 2, no two of them the same
+    (they differ by at least 0.01 in some number, and none is larger than 100).
+    A key wins for a query, any two numbers, if its score is larger than those of all others; a difference as small
+    as rounding does not count, and a tie is no win. Whatever the query, only two of your keys, always the same two,
+    may win.
+    """
+    ### BEGIN SOLUTION
+    keys = torch.zeros(length, 2)
+    keys[:, 0] = torch.arange(length)
+    return keys
+    ### END SOLUTION
+
+# %% check="01.6"
+check("01.6", hidden_keys)
+
+# %% [markdown]
+# <details><summary>Hint 1: where do I start?</summary>
+#
+# Draw keys as points on paper. A query is a direction; a score says how far a point lies in that direction. Which
+# points can be the farthest in some direction, and which never are?
+#
+# </details>
+# <details><summary>Hint 2: only three win, but not two</summary>
+#
+# Three points that win are the corners of a triangle, with all others inside. What becomes of the triangle if you
+# press one corner flat?
+#
+# </details>
+
+# %% [markdown] solution="01.6"
+# A score is the length of a key in the direction of the query, so the winner is the farthest point in that direction.
+# What lies between other points is never the farthest. On one line everything lies between the two ends: only these
+# win. Two is the least, because two different points always differ in some direction. If all keys have the same
+# length, every one can win: its own direction is the query.
+
+# %% solution="01.6"
+def hidden_keys_aslant(length):
+    end = torch.tensor([3.0, -2.0])
+    shares = torch.linspace(0, 1, length)[:, None] ** 2
+    return torch.tensor([1.0, 5.0]) + shares * end
+
+
+check("01.6", hidden_keys_aslant)
+
+# %% [markdown]
 # ## Is the comparison needed at all?
 #
 # Look back at what the dot product pays for. Two of the four projections, $2d^2$ parameters, and a product that

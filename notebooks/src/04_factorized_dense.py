@@ -2,26 +2,32 @@
 # # 04 · Factorized Dense: two short lists make a long row
 #
 # **You build a Dense whose parameters grow with two factors of the length instead of with the length. You
-# count what this saves, find the one stretching that works, and meet the rows that it cannot write.**
+# count what this saves, and train it on a row that it cannot write.**
 #
-# - **Before you start:** [chapter 00](00_start_here.ipynb) and [chapter 02](02_dense.ipynb): the words of
-#   chapter 02 (layer, relu, head, module, gradient, Jacobian) are used here without a new explanation.
-# - **Time:** about 100 minutes, 58 of them for the five exercises.
+# - **Before you start:** chapters [00](00_start_here.ipynb), [01](01_dot_product.ipynb) and
+#   [02](02_dense.ipynb): layer, relu, head, module. To predict before you look, hide the stored outputs:
+#   *Edit*, *Clear Outputs of All Cells* (Colab: *Clear all outputs*).
+# - **Time:** about 100 minutes, 67 of them for the five exercises; the stretch exercise takes 35 more.
 # - **Level:** medium.
+# - **Of use elsewhere:** one axis folded into two, `j // a` and `j % a`, as vision transformers lay the
+#   patches of an image in one row; and what a product of few numbers cannot say.
 #
 # The paper is Tay et al., *Synthesizer: Rethinking Self-Attention for Transformer Models*,
 # [arXiv 2005.00743](https://arxiv.org/abs/2005.00743). Equation numbers are those of its version 1.
 
-# %%
+# %% fold=true
+# @title Imports
 from math import gcd, lcm, log
 
+import matplotlib.pyplot as plt
 import torch
 from einops import einsum, rearrange, repeat
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
-from synth_lib import masks, plots
+from synth_lib import plots
 from synth_lib.attention import Attention
-from synth_lib.checks import check
+from synth_lib.checks import check, compare_guess
 from synth_lib.lab.curves import bars
 from synth_lib.scores import Dense, FactorizedDense
 from synth_lib.shapes import Axes
@@ -32,8 +38,7 @@ torch.set_printoptions(precision=2, sci_mode=False)
 # ## The question
 #
 # In Dense each token writes its own row of scores: a hidden layer $W_1$, $d \to d$, then $W_2$, $d \to l$.
-# So $W_2$ has one column for every position, and grows with the length. The paper's translation models have
-# $d$ = 512 and $l$ = 256. Look at what happens to the second layer when the text gets longer:
+# So $W_2$ has one column for every position. With the paper's $d$ = 512, for longer and longer texts:
 
 # %%
 d = 512
@@ -44,11 +49,7 @@ for l in (256, 1024, 4096, 16384):
 # **Can a token write a row of $l$ scores with fewer than $l$ outputs?**
 #
 # A multiplication table does it. Two numbers along the top, three down the side: five numbers fill six
-# cells. With 16 and 16, 32 numbers fill 256 cells. Lay the rows of that table one behind the other, and you
-# have a row of $l$ scores.
-#
-# Our example has six positions again, so 2 times 3 is enough to see everything. Every call of `draw` has a
-# number of its own, its *seed*, so a cell that you run twice gives the same.
+# cells; 16 and 16 fill 256. Lay its rows one behind the other, and you have a row of scores.
 
 # %%
 words = "the dog saw a small bird".split()
@@ -71,8 +72,7 @@ x = axes(draw(0, 6, 12, high=2), "length d_model", "x")
 #
 # $$A_i,\ B_i = F_A(X_i),\ F_B(X_i) \tag{5}$$
 #
-# $H_A$ and $H_B$ stretch both lists to $l$ numbers. They are multiplied number by number (that is what
-# $\ast$ means), and the rest is as before:
+# $H_A$ and $H_B$ stretch both lists to $l$ numbers. They are multiplied number by number ($\ast$):
 #
 # $$Y = \mathrm{softmax}(C)\, G(X), \qquad C_i = H_A(A_i) \ast H_B(B_i) \tag{6}$$
 #
@@ -83,23 +83,25 @@ x = axes(draw(0, 6, 12, high=2), "length d_model", "x")
 # | $B$ | `B` | query repeat | 6 × 3 | second short output, $b$ numbers |
 # | $H_A(A)$, $H_B(B)$ | `long_A`, `long_B` | query key | 6 × 6 | both, stretched |
 # | $C$ | `scores` | query key | 6 × 6 | how much token $i$ wants position $j$ |
-#
-# The axes are called `tile` and `repeat` after the way in which each is stretched, as you will see. Their
-# sizes are $a$ and $b$.
-#
+
+# %%
+plots.show(
+    plots.flow("Factorized Dense", "its own token"),
+    "Y = softmax(S(X) + mask) G(X) as boxes and arrows. The filled box of S, Factorized Dense, reads its own token.",
+)
+
+# %% [markdown]
 # > **One letter, two meanings in the paper.** In equation (1) $B$ was the whole table of scores. From
-# > equation (5) on $B$ is the second short output, and the scores are $C$. This chapter keeps to that.
+# > equation (5) on $B$ is the second short output, and the scores are $C$.
 #
 # > **Two stretchings, one word.** Version 1 calls both $H$ "tiling". Read so, products get lost whenever $a$
 # > and $b$ have a common divisor: you will count them. Here **A is tiled and B is repeated**, and all $a\,b$
-# > products appear, for every $a$ and $b$. A later survey by the paper's first author says "tile and repeat",
-# > too. Which of the two lists is tiled changes no more than the order of the positions; the library does it as
-# > we do.
+# > products appear. A later survey by the paper's first author says "tile and repeat", too. The axes are called
+# > so, `tile` and `repeat`.
 #
 # ## Tile and repeat, on paper
 #
-# Take one token. Let $A$ = (2, 3) and $B$ = (5, 7, 11). All five are primes, so every product tells which
-# two numbers it came from.
+# Let one token have $A$ = (2, 3) and $B$ = (5, 7, 11): primes, so a product tells where it came from.
 #
 # - **Tile:** lay the whole list again and again, like tiles. $A$: 2 3 · 2 3 · 2 3.
 # - **Repeat:** say each number several times before the next. $B$: 5 5 · 7 7 · 11 11.
@@ -108,12 +110,10 @@ x = axes(draw(0, 6, 12, high=2), "length d_model", "x")
 # |---|---|---|---|---|---|---|
 # | index into $A$: `j % 2` | 0 | 1 | 0 | 1 | 0 | 1 |
 # | index into $B$: `j // 2` | 0 | 0 | 1 | 1 | 2 | 2 |
-# | $A$ tiled | 2 | 3 | 2 | 3 | 2 | 3 |
-# | $B$ repeated | 5 | 5 | 7 | 7 | 11 | 11 |
-# | product | 10 | 15 | 14 | 21 | 22 | 33 |
+# | product | 2 · 5 | 3 · 5 | 2 · 7 | 3 · 7 | 2 · 11 | 3 · 11 |
 #
-# `j // 2` is the whole number of twos in $j$, and `j % 2` is what is left. Both divide by $a$, the length
-# of $A$. So the rule is: **key** $j$ **gets** `A[j % a] * B[j // a]`.
+# `j // 2` is the whole number of twos in $j$, `j % 2` is what is left; both divide by the length of $A$. So
+# **key** $j$ **gets** `A[j % a] * B[j // a]`.
 
 # %%
 A_row = axes(torch.tensor([2, 3]), "tile", "A_row")
@@ -124,30 +124,24 @@ print([(A_row[j % a] * B_row[j // a]).item() for j in range(a * b)])
 # %% [markdown]
 # ### The same with einops
 #
-# Brackets on the right merge axes, and the last name in the brackets runs fastest. `(repeat tile)` means:
-# for each index of `repeat`, all of `tile`. So one pattern tiles and the other repeats, and the only
-# difference is which of the two axes is new. (`repeat` is also the name of the function. It copies along a
-# new axis; the word in the pattern is our axis.)
+# Beware, one word means three things. `repeat(...)` is a function of einops: it copies along a new axis.
+# `repeat` *in a pattern* is our axis, $b$ places. And torch's `.repeat` **tiles**: what repeats is
+# `.repeat_interleave`.
+#
+# In a pattern, brackets on the right merge axes, and the last name in them runs fastest. `(repeat tile)`
+# means: for each place of `repeat`, all of `tile`.
 
 # %%
 long_A = axes(repeat(A_row, "tile -> (repeat tile)", repeat=3), "key", "long_A")
 long_B = axes(repeat(B_row, "repeat -> (repeat tile)", tile=2), "key", "long_B")
-print(long_A, long_B, long_A * long_B)
-
-# %% [markdown]
-# torch has both, under names that mislead: `.repeat` **tiles**, and `.repeat_interleave` repeats. The
-# number is how often.
-
-# %%
-print(A_row.repeat(3), B_row.repeat_interleave(2))
-print("not what you want for B:", B_row.repeat(2))
+print("einops:", long_A.tolist(), long_B.tolist(), long_A * long_B)
+print("torch: ", A_row.repeat(3).tolist(), B_row.repeat_interleave(2).tolist())
 
 # %% [markdown]
 # ### The row as a picture
 #
-# No stretching is needed, if you think of the table first. The *outer product* multiplies every number of
-# one list with every number of the other. Here it has `repeat` for its rows and `tile` for its columns: $b$
-# rows of $a$ numbers. Lay its rows one behind the other, and you have the row of scores.
+# No stretching is needed. The *outer product* multiplies every number of one list with every number of the
+# other: $b$ rows of $a$ numbers. Its rows, one behind the other, are the row of scores.
 
 # %%
 picture = axes(einsum(A_row, B_row, "tile, repeat -> repeat tile"), "repeat tile", "picture")
@@ -156,70 +150,70 @@ print(rearrange(picture, "repeat tile -> (repeat tile)"))
 
 # %% [markdown]
 # We call this table the *picture* of the row. Position $j$ stands in its row `j // a` and column `j % a`.
-# Every row of the picture is a multiple of $A$, every column a multiple of $B$. A table like that, not all
-# zeros, has *rank* 1. The rank says how many outer products you must add up to get the table; remember it
-# for the end of the chapter.
+# Every row of the picture is a multiple of $A$, every column one of $B$. A table like that, not all zeros, has
+# *rank* 1: the rank says how many outer products you must add up to get the table. One number of $A$ moves a
+# column, here every second position; one of $B$ moves a row, a block of neighbours.
 #
-# What can one number do? Change one number of $A$: a column of the picture moves. Change one of $B$: a row
-# of the picture moves, which is a block of neighbours.
-
-# %%
-other_A, other_B = A_row.clone(), B_row.clone()
-other_A[1] += 1
-other_B[1] += 1
-moved_by_A = (einsum(other_A, B_row, "tile, repeat -> repeat tile") != picture).flatten()
-moved_by_B = (einsum(A_row, other_B, "tile, repeat -> repeat tile") != picture).flatten()
-print("A[1] moves the positions", moved_by_A.nonzero().flatten().tolist())
-print("B[1] moves the positions", moved_by_B.nonzero().flatten().tolist())
-
-# %% [markdown]
-# ### Exercise 04.1: rows of scores from A and B
+# ### Exercise 04.1: a layer with another order
 #
-# *10 minutes, easy.* The same for many tokens at once: each has its own $A$ and its own $B$.
+# *10 minutes, easy.* Somebody's layer *repeats A and tiles B*: all products, at other positions. Make its scores
+# comparable with yours. You have its finished rows, not $A$ and $B$.
 
 # %% exercise="04.1" points=1
-def product_rows(A, B):
-    """Stretch both short outputs and multiply them.
+def our_order(scores, a):
+    """Rows of a layer that repeats A and tiles B, with their positions in the order of this chapter.
 
-    A: query tile. B: query repeat. Returns the scores, query key, where key has tile * repeat positions.
-    In loops, with a for the size of tile and b for the size of repeat:
-
-        for i in range(number of queries):
-            for j in range(a * b):
-                scores[i, j] = A[i, j % a] * B[i, j // a]
+    scores: query key, as that layer gives them. a: the length of A; that of B follows from the size of key.
+    Returns the scores, query key, as a layer gives them that tiles A and repeats B.
     """
     ### BEGIN SOLUTION
-    pictures = einsum(A, B, "query tile, query repeat -> query repeat tile")
-    return rearrange(pictures, "query repeat tile -> query (repeat tile)")
+    return rearrange(scores, "query (tile repeat) -> query (repeat tile)", tile=a)
     ### END SOLUTION
 
 # %% check="04.1"
-check("04.1", product_rows)
+check("04.1", our_order)
+
+# %% [markdown] solution="04.1"
+# In their row the number of $B$ changes from key to key, so `repeat` runs fastest: the row is their picture,
+# $a$ rows of $b$. Turned, it is ours. Position by position: key $j$ of ours needs `A[j % a]` and `B[j // a]`,
+# and these met at key `(j % a) * b + j // a` of theirs.
+
+# %% solution="04.1"
+def our_order_by_index(scores, a):
+    key = scores.shape[1]
+    j = torch.arange(key)
+    return scores[:, (j % a) * (key // a) + j // a]
+
+
+check("04.1", our_order_by_index)
 
 # %% [markdown]
 # <details><summary>Hint 1: where do I start?</summary>
 #
-# Take one of the three ways above: two stretched lists, or a picture that is flattened, or the loops. Put
-# `query` in front of every pattern.
+# Write down their six products for `A_row` and `B_row`. How many numbers stand in a row of *their* picture?
 #
 # </details>
-# <details><summary>Hint 2: I want to write the loops</summary>
+# <details><summary>Hint 2: with einops</summary>
 #
-# Start with `query, a = A.shape` and `b = B.shape[1]`, and make `scores` with `torch.zeros`.
+# Two patterns in one: on the left their order of the two axes, in brackets; on the right ours.
 #
 # </details>
-# <details><summary>Hint 3: the shape is right, the values are not</summary>
+# <details><summary>Hint 3: the numbers are right, but in other positions</summary>
 #
-# Try your function on `A_row[None]` and `B_row[None]`, the primes above; `[None]` makes one query of them.
-# Factor each number of your result: which two numbers met, and which should have met at that position?
+# You have probably gone the way back, from our order to theirs. Which of the two axes has the size `a`?
 #
 # </details>
 
 # %% [markdown]
 # ## Two tiles, or two repeats: what gets lost
 #
-# What if both are tiled, as the word in the paper says? Shapes fit, nothing complains. Take $l$ = 32 = 4 ×
-# 8, and write down which number of $A$ meets which number of $B$ at each position:
+# What if both are tiled? Shapes fit, nothing complains. How many of $l$ = 96 = 8 × 12 products appear?
+
+# %%
+my_guess = {"two tiles": None, "two repeats": None, "tile and repeat": None}  # how many of 96?
+
+# %% [markdown]
+# Count which number of $A$ meets which number of $B$ at each position:
 
 # %%
 def tiled(n, length):
@@ -235,90 +229,37 @@ def repeated(n, length):
 def different_pairs(indices_A, indices_B):
     return len(set(zip(indices_A, indices_B, strict=True)))
 
-
-print("tile x tile:    ", different_pairs(tiled(4, 32), tiled(8, 32)), "different products of 32")
-print("repeat x repeat:", different_pairs(repeated(4, 32), repeated(8, 32)), "different products of 32")
-print("tile x repeat:  ", different_pairs(tiled(4, 32), repeated(8, 32)), "different products of 32")
+# %%
+compare_guess(my_guess, {
+    "two tiles": different_pairs(tiled(8, 96), tiled(12, 96)),
+    "two repeats": different_pairs(repeated(8, 96), repeated(12, 96)),
+    "tile and repeat": different_pairs(tiled(8, 96), repeated(12, 96)),
+})
 
 # %% [markdown]
-# With two tiles a row of 32 scores holds 8 different numbers, each four times. Public code has been seen
-# that does this. Nothing can then tell position 0 from position 8, 16 or 24: they have the same score, whatever
-# is learned.
+# With two tiles a row of 96 scores holds 24 different numbers, each four times. Public code has been seen
+# that does this. Nothing can then tell position 0 from 24, 48 or 72, whatever is learned.
+#
+# Why? Two tiles begin again where $j$ is a multiple of both $a$ and $b$: after the least common multiple,
+# $\mathrm{lcm}(a, b)$. With two repeats a new pair begins where $A$ moves on, $a - 1$ times, or $B$, $b - 1$
+# times; both at once $\gcd(a, b) - 1$ times (greatest common divisor). With the first pair:
+# $a + b - \gcd(a, b)$. All small cases:
 
 # %%
-A_32, B_32 = draw(1, 4, high=2), draw(2, 8, high=2)
-both_tiled = A_32.repeat(8) * B_32.repeat(4)
-positions = torch.arange(0, 32, 8)
-print("positions", positions.tolist(), "have one score:", bool((both_tiled[positions] == both_tiled[0]).all()))
-
-# %% [markdown]
-# ### Exercise 04.2: how many different products?
-#
-# *8 minutes, easy.* Count for any $a$ and $b$, in all three cases. A formula is as good as a count.
-
-# %% exercise="04.2" points=1
-def count_products(a, b):
-    """How many different pairs (index into A, index into B) stand in a row of a * b positions?
-
-    a, b: the lengths of A and B, whole numbers of at least 1.
-    Returns three whole numbers, (two_tiles, two_repeats, tile_and_repeat): both lists tiled, both repeated,
-    A tiled and B repeated.
-    """
-    ### BEGIN SOLUTION
-    shared = gcd(a, b)
-    return a * b // shared, a + b - shared, a * b
-    ### END SOLUTION
-
-# %% check="04.2"
-check("04.2", count_products)
-
-# %% [markdown]
-# <details><summary>Hint 1: count</summary>
-#
-# Make the two lists of indices for all positions, pair them with `zip`, and let `set` remove what comes twice.
-#
-# </details>
-# <details><summary>Hint 2: a formula for two tiles</summary>
-#
-# The pair of position 0 is (0, 0). Which is the next position with the pair (0, 0)? From there on everything
-# comes again.
-#
-# </details>
-# <details><summary>Hint 3: a formula for two repeats</summary>
-#
-# Walk along the row. A new pair begins only where one of the lists moves on. How often does each of them
-# move on, and how often do both at the same position?
-#
-# </details>
-
-# %% [markdown]
-# ### All small cases, counted
-#
-# Two tiles begin again where $j$ is a multiple of both $a$ and $b$. So they reach $\mathrm{lcm}(a, b)$
-# products, the least common multiple. With two repeats a new pair begins where $A$ moves on, $a - 1$ times,
-# or where $B$ does, $b - 1$ times; both at once $\gcd(a, b) - 1$ times, with the greatest common divisor.
-# Together with the first pair this makes $a + b - \gcd(a, b)$. Do the counts agree?
-
-# %%
-sizes = range(1, 13)
 by_tiles, by_repeats = torch.zeros(12, 12), torch.zeros(12, 12)
-for a in sizes:
-    for b in sizes:
-        length = a * b
-        two_tiles = different_pairs(tiled(a, length), tiled(b, length))
-        two_repeats = different_pairs(repeated(a, length), repeated(b, length))
+for a in range(1, 13):
+    for b in range(1, 13):
+        l = a * b
+        two_tiles, two_repeats = (different_pairs(way(a, l), way(b, l)) for way in (tiled, repeated))
         assert two_tiles == lcm(a, b) and two_repeats == a + b - gcd(a, b)
-        assert different_pairs(tiled(a, length), repeated(b, length)) == length
-        by_tiles[a - 1, b - 1] = two_tiles / length
-        by_repeats[a - 1, b - 1] = two_repeats / length
-print("all 144 pairs agree with the formulas")
-print("two tiles reach everything for", int((by_tiles == 1).sum()), "pairs, two repeats for",
+        assert different_pairs(tiled(a, l), repeated(b, l)) == l
+        by_tiles[a - 1, b - 1], by_repeats[a - 1, b - 1] = two_tiles / l, two_repeats / l
+print("of 144 pairs two tiles reach everything for", int((by_tiles == 1).sum()), "and two repeats for",
       int((by_repeats == 1).sum()))
 print("16 x 16, two tiles:", different_pairs(tiled(16, 256), tiled(16, 256)), "of 256")
 
-# %%
-import matplotlib.pyplot as plt
-
+# %% fold=true
+# @title Draw both shares
 fig, panels = plt.subplots(1, 2, figsize=(5, 2.7), sharey=True, layout="constrained")
 shares = {"tile x tile": by_tiles, "repeat x repeat": by_repeats}
 for panel, (title, share) in zip(panels, shares.items(), strict=True):
@@ -338,23 +279,67 @@ plots.show(
 )
 
 # %% [markdown]
-# Two things to take along. The square cases, which save most, are the worst: with 16 × 16 two tiles reach
-# 16 of 256. And where $a$ and $b$ have no common divisor, two tiles reach everything, only at other positions.
-# Our 2 × 3 is such a case. **A count on 2 × 3 finds no mistake, a comparison of values does:**
+# The square cases, which save most, are the worst. Without a common divisor, as in our 2 × 3, two tiles reach
+# everything at other positions: **there a count finds no mistake, a comparison of values does.**
+#
+# ### Exercise 04.2: how many products does this code reach?
+#
+# *12 minutes, medium.* You cannot read this code, but you may call it with lists of your own.
 
-# %%
-two_tiles = A_row.repeat(3) * B_row.repeat(2)
-print(two_tiles.tolist(), "instead of", (long_A * long_B).tolist())
+# %% exercise="04.2" points=1
+def count_products(stretch, a, b):
+    """How many different pairs (number of A, number of B) stand in the row that `stretch` makes?
+
+    stretch: a function. stretch(A, B) multiplies one number of A with one number of B at each position. It
+        takes tensors of any dtype with a and b numbers, and returns the row, of a * b numbers.
+    a, b: whole numbers of at least 1.
+    Returns a whole number.
+    """
+    ### BEGIN SOLUTION
+    row = stretch(torch.rand(a).double() + 1, torch.rand(b).double() + 1)
+    return len(row.unique())
+    ### END SOLUTION
+
+# %% check="04.2"
+check("04.2", count_products)
+
+# %% [markdown] solution="04.2"
+# Count different *values*, with numbers for which two pairs never share a product. Random 64-bit numbers do that for
+# all practical purposes (not 32-bit ones: they meet now and then). Primes do it for certain, if $A$ and $B$
+# share none. So does asking for one pair at a time, with a single 1 in each list:
+
+# %% solution="04.2"
+def count_pair_by_pair(stretch, a, b):
+    pairs = [(one_A, one_B) for one_A in torch.eye(a) for one_B in torch.eye(b)]
+    return sum(bool(stretch(one_A, one_B).any()) for one_A, one_B in pairs)
+
+
+check("04.2", count_pair_by_pair)
+
+# %% [markdown]
+# <details><summary>Hint 1: where do I start?</summary>
+#
+# How did the primes above tell which two numbers had met? What would have happened with 1, 2 and 2, 4, 6?
+#
+# </details>
+# <details><summary>Hint 2: my count is too small</summary>
+#
+# Two different pairs have the same product: 2 · 6 and 3 · 4, or 2 · 3 and 3 · 2, or (-2) · (-3) and 2 · 3.
+#
+# </details>
+# <details><summary>Hint 3: my count is too large</summary>
+#
+# The same value may come again later in the row, not only beside its twin.
+#
+# </details>
 
 # %% [markdown]
 # ## The ladder
 #
-# Now from tokens to scores. $F_A$ and $F_B$ are made as in Dense: a hidden layer with a relu, then a second
-# layer, short this time.
+# $F_A$ and $F_B$ are made as in Dense: a hidden layer with a relu, then a second layer, a short one.
 #
 # > **The hidden layer is shared.** Equation (5) does not show what $F_A$ and $F_B$ are made of. Table 1 of
-# > the paper counts $d^2 + d(k_1 + k_2)$ parameters, with $k_1$, $k_2$ for our $a$, $b$. One matrix $d \to
-# > d$, not two: both functions read the same hidden numbers. The section on cost counts the other readings.
+# > the paper counts $d^2 + d(k_1 + k_2)$ parameters, with $k_1$, $k_2$ for our $a$, $b$: one matrix $d \to d$.
 #
 # > **Biases.** As in chapter 02 we compute with them and count without them, as Table 1 does.
 
@@ -364,17 +349,14 @@ WA, bA = draw(5, 12, 2, high=0.5), draw(6, 2, high=0.5)
 WB, bB = draw(7, 12, 3, high=0.5), draw(8, 3, high=0.5)
 
 axes(W1, "d_model d_head", "W1")  # one head: as many hidden numbers as features
-axes(b1, "d_head", "b1")
 axes(WA, "d_head tile", "WA")
-axes(bA, "tile", "bA")
 axes(WB, "d_head repeat", "WB")
-axes(bB, "repeat", "bB")
 parameters = (W1, b1, WA, bA, WB, bB)
 
 # %% [markdown]
 # ### Loops say the equations aloud
 #
-# One token, two short lists, one product for each position. No other token comes in.
+# One token, two short lists, one product for each position.
 
 # %%
 def scores_with_loops(x, W1, b1, WA, bA, WB, bB):
@@ -394,8 +376,7 @@ scores = axes(scores_with_loops(x, *parameters), "query key", "scores")
 # %% [markdown]
 # ### All tokens at once
 #
-# Three ways to write the last step. The first two stretch, with torch and with einops; the third makes the
-# pictures and flattens them. Predict the shape of `products` before it is flattened.
+# The last step twice: stretched lists, and flattened pictures. Predict the shape of `products`.
 
 # %%
 def short_outputs(x, W1, b1, WA, bA, WB, bB):
@@ -408,35 +389,13 @@ def scores_with_torch(x, *parameters):
     return A.repeat(1, B.shape[1]) * B.repeat_interleave(A.shape[1], dim=1)
 
 
-def scores_with_repeat(x, *parameters):
-    A, B = short_outputs(x, *parameters)
-    long_A = repeat(A, "query tile -> query (repeat tile)", repeat=B.shape[1])
-    long_B = repeat(B, "query repeat -> query (repeat tile)", tile=A.shape[1])
-    return long_A * long_B
-
-
 def scores_with_einsum(x, *parameters):
     A, B = short_outputs(x, *parameters)
     products = einsum(A, B, "query tile, query repeat -> query repeat tile")
     return rearrange(products, "query repeat tile -> query (repeat tile)")
 
-# %%
-def equal(got, wanted):
-    """Same shape, same dtype, same values."""
-    same_kind = got.shape == wanted.shape and got.dtype == wanted.dtype
-    return same_kind and torch.allclose(got, wanted, rtol=1e-4, atol=1e-5)
-
-
-A, B = short_outputs(x, *parameters)
-A, B = axes(A, "query tile", "A"), axes(B, "query repeat", "B")
-for function in (scores_with_torch, scores_with_repeat, scores_with_einsum):
-    print(f"{function.__name__:>18}: same values:", equal(function(x, *parameters), scores))
-
 # %% [markdown]
-# ### As a module, with the same gradients
-#
-# `nn.Linear` stores its matrix with the output axis first, so ours go in transposed. For the gradients we
-# multiply the scores by fixed numbers and add up, as in chapter 02.
+# ### As a module
 
 # %%
 class OneHead(nn.Module):
@@ -448,38 +407,39 @@ class OneHead(nn.Module):
 
     def forward(self, x):
         hidden = self.first(x).relu()
-        A, B = self.short_a(hidden), self.short_b(hidden)
-        products = einsum(A, B, "query tile, query repeat -> query repeat tile")
+        products = einsum(self.short_a(hidden), self.short_b(hidden), "query tile, query repeat -> query repeat tile")
         return rearrange(products, "query repeat tile -> query (repeat tile)")
+
+# %% fold=true
+# @title Guard: all four have the same values, and the same gradients
+def equal(got, wanted):
+    """Same shape, same dtype, same values."""
+    same_kind = got.shape == wanted.shape and got.dtype == wanted.dtype
+    return same_kind and torch.allclose(got, wanted, rtol=1e-4, atol=1e-5)
 
 
 module = OneHead(d_model=12, a=2, b=3)
-module.load_state_dict({
-    "first.weight": W1.T, "first.bias": b1,
-    "short_a.weight": WA.T, "short_a.bias": bA,
-    "short_b.weight": WB.T, "short_b.bias": bB,
-})
-print("same values:", equal(module(x), scores))
-
-# %%
+tensors = (W1.T, b1, WA.T, bA, WB.T, bB)  # nn.Linear stores its matrix with the output axis first
+module.load_state_dict(dict(zip(module.state_dict(), tensors, strict=True)))
 factors = draw(9, 6, 6, high=2)
-
-
-def gradients(function):
-    copies = [parameter.clone().requires_grad_() for parameter in parameters]
-    return torch.autograd.grad((function(x, *copies) * factors).sum(), copies)
-
-
 of_module = torch.autograd.grad((module(x) * factors).sum(), list(module.parameters()))
-of_module = [gradient.T if gradient.dim() == 2 else gradient for gradient in of_module]
-for function in (scores_with_loops, scores_with_torch, scores_with_repeat, scores_with_einsum):
-    pairs = zip(gradients(function), of_module, strict=True)
-    print(f"{function.__name__:>18}:", [equal(ours, theirs) for ours, theirs in pairs])
+assert equal(module(x), scores)
+for function in (scores_with_loops, scores_with_torch, scores_with_einsum):
+    copies = [parameter.clone().requires_grad_() for parameter in parameters]
+    got = function(x, *copies)
+    assert equal(got, scores)
+    for mine, other in zip(torch.autograd.grad((got * factors).sum(), copies), of_module, strict=True):
+        assert equal(mine, other.T if other.dim() == 2 else other)
+
+jacobian = torch.autograd.functional.jacobian(lambda tokens: scores_with_einsum(tokens, *parameters), x)
+reads = axes(jacobian.abs().amax(dim=(1, 3)) > 0, "query length", "reads")
+assert (reads == torch.eye(6, dtype=torch.bool)).all()  # row i reads token i, and no other
 
 # %% [markdown]
 # ## What a row looks like
 #
-# The map, as in chapter 02: a softmax along the keys. Dark is a large weight.
+# Row $i$ reads token $i$ and no other, as in Dense: *conditioned on* $X_i$ and *local*, in the words of
+# Table 1. (The Jacobian of chapter 02 says so, in the guard above.) The map:
 
 # %%
 weights = axes(scores.softmax(dim=-1), "query key", "weights")
@@ -491,27 +451,21 @@ plots.show(
 )
 
 # %% [markdown]
-# Now fold each row of *scores* into its picture, three rows of two. Predict the rank of each.
-# `torch.linalg.matrix_rank` takes many tables at once, one for each index of the axes before the last two.
-# Parts as small as rounding do not count.
+# Now fold each row of *scores* into its picture, three rows of two:
 
 # %%
 pictures = rearrange(scores, "query (repeat tile) -> query repeat tile", tile=2)
 pictures = axes(pictures, "query repeat tile", "pictures")
-print("rank of each picture:", torch.linalg.matrix_rank(pictures).tolist())
 
-dense_scores = axes((x @ W1 + b1).relu() @ draw(10, 12, 6, high=0.5), "query key", "dense_scores")
-of_dense = rearrange(dense_scores, "query (repeat tile) -> query repeat tile", tile=2)
-print("the same for Dense:  ", torch.linalg.matrix_rank(of_dense).tolist())
-
-# %%
-fig, panels = plt.subplots(1, 6, figsize=(5, 2), sharey=True, layout="constrained")
+# %% fold=true
+# @title Draw the six pictures
+fig, panels = plt.subplots(1, 6, figsize=(7.2, 2.2), sharey=True, layout="constrained")
 largest = pictures.abs().max().item()
 for panel, word, row_picture in zip(panels, words, pictures, strict=True):
     image = panel.imshow(row_picture.numpy(), cmap="PuOr", vmin=-largest, vmax=largest)
     for r in range(3):
         for t in range(2):
-            panel.text(t, r, f"{row_picture[r, t]:.1f}", ha="center", va="center", fontsize=7,
+            panel.text(t, r, f"{row_picture[r, t]:.2f}", ha="center", va="center", fontsize=7,
                        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})
     panel.set_title(word, fontsize=9)
     panel.set_xticks([0, 1])
@@ -526,106 +480,75 @@ plots.show(
 )
 
 # %% [markdown]
-# Dense, from the same hidden numbers, writes rows whose pictures have rank 2, the largest that three rows
-# of two can have. That is what Factorized Dense gives up.
-#
-# ### What moves when one token changes
-#
-# Nothing new against Dense: row $i$ reads token $i$ alone. The Jacobian says it for all tokens. A 1 stands
-# where the row of scores (down) has a derivative by that token (across) that is not 0.
+# In each picture the second column is the first times *one* number. Dense, from the same hidden numbers, is
+# free of that:
 
 # %%
-jacobian = torch.autograd.functional.jacobian(lambda tokens: scores_with_einsum(tokens, *parameters), x)
-jacobian = axes(jacobian, "query key length d_model", "jacobian")
-for word, row in zip(words, jacobian, strict=True):
-    print(f"{word:>6}", *[int(row[:, n].abs().max() > 0) for n in range(6)])
+dense_scores = axes((x @ W1 + b1).relu() @ draw(10, 12, 6, high=0.5), "query key", "dense_scores")
+of_dense = rearrange(dense_scores, "query (repeat tile) -> query repeat tile", tile=2)
+print("rank of each picture:", torch.linalg.matrix_rank(pictures).tolist())
+print("the same for Dense:  ", torch.linalg.matrix_rank(of_dense).tolist())
 
 # %% [markdown]
-# In the words of Table 1: *conditioned on* $X_i$, *local*, and it does not *interact*, exactly as Dense.
+# Rank 2 is the largest that three rows of two can have. It is what Factorized Dense gives up.
 #
 # ## Heads, shorter inputs, masks
 #
-# **Heads.** As in Dense the heads split the hidden numbers of the one $W_1$. Each head has its own two
-# short layers, from its `d_head` hidden numbers to $a$ and to $b$ outputs. Split with `rearrange`, not with
-# `reshape`, and give each head neighbours: chapter 02 shows why.
+# You know them from chapter 02. New is this:
 #
-# **Shorter inputs.** $a\,b$ is `max_length`, the longest sentence. Our six words in a layer for 12 = 4 × 3
-# use the first 6 of 12 scores, cut *before* the softmax, so that every row of weights sums to 1.
-
-# %%
-axes_heads = Axes(batch=2, head=5, length=6, d_model=40, tile=4, repeat=3)  # d_head = 8
-two_sentences = axes_heads(draw(11, 2, 6, 40, high=2), "batch length d_model", "two_sentences")
-hidden = (two_sentences @ draw(12, 40, 40, high=0.3)).relu()
-hidden = rearrange(hidden, "batch length (head d_head) -> batch head length d_head", head=5)
-WA_heads = axes_heads(draw(13, 5, 8, 4, high=0.5), "head d_head tile", "WA_heads")
-WB_heads = axes_heads(draw(14, 5, 8, 3, high=0.5), "head d_head repeat", "WB_heads")
-
-A_heads = axes_heads(hidden @ WA_heads[None], "batch head query tile", "A_heads")
-B_heads = axes_heads(hidden @ WB_heads[None], "batch head query repeat", "B_heads")
-outer = "batch head query tile, batch head query repeat -> batch head query repeat tile"
-products = einsum(A_heads, B_heads, outer)
-all_positions = rearrange(products, "batch head query repeat tile -> batch head query (repeat tile)")
-head_scores = axes_heads(all_positions[..., :6], "batch head query key", "head_scores")
-
-# %%
-cut_before, cut_after = all_positions[..., :6].softmax(dim=-1), all_positions.softmax(dim=-1)[..., :6]
-ones = torch.ones(2, 5, 6)
-print("rows sum to 1, cut before the softmax:", equal(cut_before.sum(dim=-1), ones))
-print("rows sum to 1, cut after it:          ", equal(cut_after.sum(dim=-1), ones))
-
-# %% [markdown]
-# Six words would also fit into 2 × 3. But $a$ belongs to the layer, not to the sentence: with another $a$ a
-# position meets other numbers. Position 5 is `(5 % 4, 5 // 4)` = (1, 1) in the layer, and would be (1, 2) in 2 ×
-# 3. So cut the products, and leave $A$ and $B$ alone.
+# - **Heads** split the hidden numbers of the one $W_1$, neighbours together. Each head has two short layers of
+#   its own, `WA` and `WB`.
+# - **Shorter inputs.** $a\,b$ is `max_length`. Six words in a layer for 12 = 4 × 3 use the first 6 of 12
+#   scores, cut *before* the softmax. They would fit into 2 × 3, but $a$ belongs to the layer: with another
+#   $a$ position 5 meets other numbers.
+# - **Masks** act on scores, not on $A$: one number of $A$ is in every $a$-th position.
 #
-# **Masks.** They act on the scores, too, before the softmax. There is no other place for them: without
-# $A[1]$ the positions 1, 5 and 9 would all go.
-
-# %%
-allowed = masks.causal(6)
-causal_weights = masks.masked_softmax(head_scores, allowed)
-causal_weights = axes_heads(causal_weights, "batch head query key", "causal_weights")
-print("no weight on later positions:", bool((causal_weights[..., ~allowed[0, 0]] == 0).all()))
-print("rows sum to 1:            ", equal(causal_weights.sum(dim=-1), ones))
-
-# %% [markdown]
-# ### Exercise 04.3: all heads, and a shorter sentence
+# ### Exercise 04.3: only the keys that are needed
 #
-# *15 minutes, medium.* The whole of $S$: from tokens to the scores of all heads, biases included, for
-# sentences that are shorter than the layer allows.
+# *20 minutes, medium.* A cache has kept some positions and dropped others. Compute the scores of all heads for
+# these alone, biases included. (You may make all $a\,b$ products first. Is it needed?)
 
 # %% exercise="04.3" points=2
-def factorized_scores(x, W1, b1, WA, bA, WB, bB):
-    """The scores of every head for sentences with length < tile * repeat.
+def scores_at(x, W1, b1, WA, bA, WB, bB, positions):
+    """The scores of every head for the keys at `positions`.
 
     x: batch length d_model. W1: d_model (head d_head), b1: (head d_head).
     WA: head d_head tile, bA: head tile. WB: head d_head repeat, bB: head repeat.
-    Returns the scores, batch head query key, where query and key have the size of length. For sentence s and
-    head h, with a for the size of tile:
-
-        own = slice(h * d_head, (h + 1) * d_head)
-        hidden = relu(x[s] @ W1[:, own] + b1[own])
-        A, B = hidden @ WA[h] + bA[h], hidden @ WB[h] + bB[h]
-        scores[s, h, i, j] = A[i, j % a] * B[i, j // a]      for every i and j below length
+    positions: key, int64, in any order; each is at least 0 and below tile * repeat.
+    Returns the scores, batch head query key: entry n of the last axis belongs to the position positions[n].
     """
     ### BEGIN SOLUTION
     hidden = torch.relu(x @ W1 + b1)
     hidden = rearrange(hidden, "batch length (head d_head) -> batch head length d_head", head=len(WA))
     A = hidden @ WA + bA[:, None]
     B = hidden @ WB + bB[:, None]
-    products = einsum(A, B, "batch head query tile, batch head query repeat -> batch head query repeat tile")
-    scores = rearrange(products, "batch head query repeat tile -> batch head query (repeat tile)")
-    return scores[..., : x.shape[1]]
+    a = A.shape[-1]
+    return A[..., positions % a] * B[..., positions // a]
     ### END SOLUTION
 
 # %% check="04.3"
-check("04.3", factorized_scores)
+check("04.3", scores_at)
+
+# %% [markdown] solution="04.3"
+# The rule for one key is the whole exercise: `positions % a` and `positions // a` say which two numbers meet,
+# and indexing with a tensor picks them for all keys at once. Nothing is stretched, and no product is
+# made that is not asked for. Stretching first gives the same scores:
+
+# %% solution="04.3"
+def scores_at_after_all(x, W1, b1, WA, bA, WB, bB, positions):
+    hidden = (x @ W1 + b1).relu().unflatten(2, (len(WA), -1)).transpose(1, 2)
+    A, B = hidden @ WA + bA[:, None], hidden @ WB + bB[:, None]
+    every = A.repeat(1, 1, 1, B.shape[-1]) * B.repeat_interleave(A.shape[-1], dim=3)
+    return every[..., positions]
+
+
+check("04.3", scores_at_after_all)
 
 # %% [markdown]
 # <details><summary>Hint 1: where do I start?</summary>
 #
-# Write down the shape after each step: hidden numbers, hidden numbers of each head, $A$, $B$, products,
-# cut. The cells above do the same without biases.
+# Write down the shape after each step: hidden numbers, hidden numbers of each head, $A$, $B$. Then: which
+# number of $A$ does position 7 need, if `tile` has the size 3?
 #
 # </details>
 # <details><summary>Hint 2: adding the biases fails</summary>
@@ -633,10 +556,10 @@ check("04.3", factorized_scores)
 # `bA` is "head tile", and $A$ has `query` between the two. `bA[:, None]` puts an axis of size 1 there.
 #
 # </details>
-# <details><summary>Hint 3: I want to write the loops</summary>
+# <details><summary>Hint 3: the heads</summary>
 #
-# The sizes: `batch, length, _ = x.shape` and `head, d_head, a = WA.shape`. Loop over the sentences and the
-# heads, and let the check of exercise 04.1 help you with the last line.
+# `rearrange` cuts `(head d_head)` into two axes and moves `head` to the front. A matrix product with `@` then
+# takes one matrix for each head.
 #
 # </details>
 
@@ -646,99 +569,49 @@ check("04.3", factorized_scores)
 # ### Parameters
 #
 # $W_1$ has $d \cdot d$ numbers, the two short layers $d \cdot a$ and $d \cdot b$. Dense has $d \cdot l$ in
-# their place. Here are all pairs of factors of 36, counted in the library's modules without biases:
+# their place. All pairs of factors of 36, counted in the library's modules without biases:
 
 # %%
 def count(module):
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def factor_pairs(l):
-    """All (a, b) with a * b = l and a <= b."""
-    return [(a, l // a) for a in range(1, l + 1) if l % a == 0 and a <= l // a]
-
-
 d, l = 64, 36
-print(f"Dense        : counted {count(Dense(d, 4, l, bias=False)):,}, formula {d * d + d * l:,}")
-for a, b in factor_pairs(l):
-    counted = count(FactorizedDense(d, 4, l, a=a, b=b, bias=False))
-    print(f"a {a}, b {b:2}    : counted {counted:,}, formula {d * d + d * (a + b):,}")
-
-# %%
-d, l = 64, 36
-costs = {f"{a} x {b}": d * (a + b) for a, b in factor_pairs(l)}
+costs = {"Dense": count(Dense(d, 4, l, bias=False)) - d * d}
+for a in (1, 2, 3, 4, 6):
+    costs[f"{a} x {l // a}"] = count(FactorizedDense(d, 4, l, a=a, b=l // a, bias=False)) - d * d
+    assert costs[f"{a} x {l // a}"] == d * (a + l // a)
 plots.show(
-    bars({"Dense": d * l, **costs}, label="parameters after W1"),
-    "parameters after the hidden layer, for d = 64 and 36 positions. Dense has " + f"{d * l:,}; "
+    bars(costs, label="parameters after W1"),
+    "parameters after the hidden layer, for d = 64 and 36 positions: "
     + ", ".join(f"{pair} {number:,}" for pair, number in costs.items())
     + ". The more square the pair, the lower the bar; 1 x 36 is a little above Dense.",
 )
 
 # %% [markdown]
 # The most square pair is the smallest, for every length: $(a + b)^2 = (a - b)^2 + 4\,a\,b$, and $a\,b = l$
-# is fixed. So the sum is smallest where the difference is. Checked for all lengths up to 400:
+# is fixed. The library takes it if you name none. But a prime has one pair, 1 and $l$:
 
 # %%
-for l in range(1, 401):
-    by_sum = min(factor_pairs(l), key=sum)
-    by_difference = min(factor_pairs(l), key=lambda pair: pair[1] - pair[0])
-    assert by_sum == by_difference == factor_pairs(l)[-1]
-print("for every l up to 400 the most square pair has the smallest sum")
+for l in (256, 257, 258, 260, 263):
+    pair = FactorizedDense(d_model=1, head=1, max_length=l)
+    print(f"l {l} = {pair.a:2} x {pair.b:3}: {pair.a + pair.b:3} outputs for each token, Dense {l}")
 
 # %% [markdown]
-# How much that saves depends on the number $l$, not only on its size. A prime has one pair, 1 and $l$, and
-# costs *more* than Dense, $d(l + 1)$ instead of $d\,l$:
-
-# %%
-for l in range(254, 264):
-    a, b = min(factor_pairs(l), key=sum)
-    print(f"l {l} = {a:2} x {b:3}: {a + b:3} outputs for each token, Dense {l}")
-
-# %% [markdown]
-# You are free here. `max_length` only has to be *at least* as long as your longest sentence, and shorter
-# ones are cut. For sentences of up to 257 tokens take 260 = 13 × 20 instead of the prime. The library takes
-# the most square pair if you name none, and refuses a pair that does not fit:
-
-# %%
-default = FactorizedDense(d_model=12, head=3, max_length=260)
-print("the library takes", default.a, "x", default.b)
-try:
-    FactorizedDense(d_model=12, head=3, max_length=260, a=16, b=16)
-except ValueError as error:
-    print(error)
-
-# %% [markdown]
+# You are free here: `max_length` only has to be *at least* your longest sentence.
+#
 # ### One hidden layer, two, or none
 #
-# Equation (5) alone allows three readings. Here they are counted for $d$ = 1024 and $l$ = 32 = 4 × 8,
-# without biases. `none` is the reading of some public code: each factor is one matrix, without a hidden
-# layer and without a relu.
+# Equation (5) alone allows three readings; `none`, each factor one matrix without a relu, is that of some public
+# code. For $d$ = 1024 and $l$ = 32 = 4 × 8, without biases:
 
 # %%
 d, a, b = 1024, 4, 8
 readings = {"one, shared": d * d + d * (a + b), "one for each": 2 * d * d + d * (a + b), "none": d * (a + b)}
 for reading, number in readings.items():
-    as_in_table = number == d**2 + d * (a + b)
-    print(f"hidden layer: {reading:>12}: {number:9,} parameters, as in Table 1: {as_in_table}")
+    print(f"hidden layer: {reading:>12}: {number:9,} parameters")
+print(f"Table 1, d^2 + d (k1 + k2):  {d**2 + d * (a + b):9,}")
 print("the library:               ", f"{count(FactorizedDense(d, 1, a * b, a=a, b=b, bias=False)):9,}")
-
-# %% [markdown]
-# Without a hidden layer nearly all parameters are gone. A count finds that. So does this test: without relu
-# and without biases, $A$ and $B$ both change their sign with the token, so their product does not. A token
-# and its negative would write the same row.
-
-# %%
-def without_relu(x):
-    products = einsum(x @ W1 @ WA, x @ W1 @ WB, "query tile, query repeat -> query repeat tile")
-    return rearrange(products, "query repeat tile -> query (repeat tile)")
-
-
-def with_relu(x):
-    return scores_with_einsum(x, W1, 0 * b1, WA, 0 * bA, WB, 0 * bB)
-
-
-for function in (without_relu, with_relu):
-    print(f"{function.__name__:>12}: x and -x get the same rows: {equal(function(x), function(-x))}")
 
 # %% [markdown]
 # ### Multiply-adds
@@ -747,92 +620,118 @@ for function in (without_relu, with_relu):
 #
 # - the hidden layer, $l \times d$ times $d \times d$: $l\,d^2$;
 # - the two short layers, over all heads: $l\,d\,(a + b)$, where Dense has $l^2 d$;
-# - the products: $l^2$ in each head. They are multiplications without an addition, one for each score.
+# - the products: $l^2$ in each head. torch counts matrix products alone, so we add these.
 #
-# torch's counter counts matrix products. It does not see a product number by number. To make it see ours,
-# we write the same picture as a matrix product, a column of $b$ numbers times a row of $a$ numbers:
+# At the paper's size:
 
 # %%
-from torch.utils.flop_counter import FlopCounterMode
-
-
-def multiply_adds(function, *inputs):
+def multiply_adds(module, *inputs):
     with FlopCounterMode(display=False) as counter:
-        function(*inputs)
+        module(*inputs)
     return counter.get_total_flops() // 2  # the counter counts a multiplication and an addition as two
 
 
-batch, head, d_model, a, b = 2, 5, 40, 4, 3
-length = a * b
-score = FactorizedDense(d_model, head, length, a=a, b=b)
-A_full, B_full = draw(15, batch, head, length, a, high=2), draw(16, batch, head, length, b, high=2)
-layers = batch * (length * d_model**2 + length * d_model * (a + b))
-counted = multiply_adds(score, torch.randn(batch, length, d_model))
-print(f"the library's S: counted {counted:,}, formula without products {layers:,}")
-print("products, number by number: counted",
-      multiply_adds(lambda A, B: B[..., :, None] * A[..., None, :], A_full, B_full))
-print("products, as matrices:      counted",
-      multiply_adds(lambda A, B: B[..., :, None] @ A[..., None, :], A_full, B_full),
-      "= batch * head * l * l:", batch * head * length**2)
-
-# %% [markdown]
-# The difference is exactly $l \cdot l$ for each head and each sentence. (For a shorter input the library
-# still makes all $a\,b$ products of a row before it cuts.) Now at the paper's size, and for the whole
-# layer, with the values, the average and the output projection:
-
-# %%
-l, d, head = 256, 512, 8
+l, d, head, a, b = 256, 512, 8, 16, 16
 bills = {}
 for name in ("dense", "factorized_dense"):
     layer, sentence = Attention(d, head, l, score=name), torch.randn(1, l, d)
-    unseen = head * l * l if name == "factorized_dense" else 0  # the products that the counter does not see
+    unseen = head * l * l if name == "factorized_dense" else 0
     bills[name] = multiply_adds(layer.score, sentence) + unseen, multiply_adds(layer, sentence) + unseen
     print(f"{name:>16}: scores {bills[name][0]:11,}, whole layer {bills[name][1]:11,}")
+assert bills["factorized_dense"][0] == l * d**2 + l * d * (a + b) + head * l * l
 shares = [ours / dense for ours, dense in zip(bills["factorized_dense"], bills["dense"], strict=True)]
 print(f"Factorized Dense over Dense: scores {shares[0]:.2f}, whole layer {shares[1]:.2f}")
 
 # %% [markdown]
-# The work shrinks less than the parameters. $W_1$ is as large as before, and the map is still $l \times l$:
-# it must be filled, go through the softmax and average the values.
+# The work shrinks less than the parameters: $W_1$ and the map are as large as before.
 #
-# ### Exercise 04.4: the best pair of factors
+# ### Exercise 04.4: the best length
 #
-# *10 minutes, medium.* Write the function that the library needs for its default.
+# *10 minutes, medium.* A `max_length` a little above your longest sentence may cost much less. Which one is best?
 
 # %% exercise="04.4" points=2
-def best_factors(max_length):
-    """The pair of factors that gives Factorized Dense the fewest parameters.
+def best_length(longest):
+    """The max_length from `longest` to `longest` + 8 that gives Factorized Dense the fewest parameters.
 
-    max_length: a whole number of at least 1.
-    Returns two whole numbers, (a, b), with a * b equal to max_length and a at most b.
+    longest: a whole number of at least 1.
+    Returns three whole numbers, (max_length, a, b), with a * b equal to max_length and a at most b. If several
+    lengths cost the same, the shortest of them.
     """
     ### BEGIN SOLUTION
-    a = int(max_length**0.5)
-    while max_length % a:
-        a -= 1
-    return a, max_length // a
+    best = None
+    for length in range(longest, longest + 9):
+        for a in range(1, length + 1):
+            b = length // a
+            if a * b == length and a <= b and (best is None or a + b < sum(best[1:])):
+                best = (length, a, b)
+    return best
     ### END SOLUTION
 
 # %% check="04.4"
-check("04.4", best_factors)
+check("04.4", best_length)
+
+# %% [markdown] solution="04.4"
+# What counts is the sum $a + b$; the hidden layer is the same for all. The most square pair is best for *one*
+# length, but not among several: for a longest sentence of 10, 16 = 4 × 4 is square, and 12 = 3 × 4 is
+# cheaper. From the other side: which is the smallest sum for which a pair reaches a length in the window?
+
+# %% solution="04.4"
+def best_length_by_sum(longest):
+    for total in range(2, longest + 2):
+        pairs = [(a * (total - a), a, total - a) for a in range(1, total // 2 + 1)]
+        fitting = [pair for pair in pairs if longest <= pair[0] <= longest + 8]
+        if fitting:
+            return min(fitting)
+
+
+check("04.4", best_length_by_sum)
 
 # %% [markdown]
 # <details><summary>Hint 1: where do I start?</summary>
 #
-# The smaller factor is at most the square root. Which numbers can it be, and which of them is best?
+# What exactly should be small? Write the number of parameters of one pair, and drop what is the same for all.
 #
 # </details>
 # <details><summary>Hint 2: it works for some lengths only</summary>
 #
-# Try 36, 12, 13 and 1 by hand. Does your loop reach 6 for 36? Does it end for 13?
+# Try 10 by hand, with all nine lengths and all their pairs. Does your search reach the last length, and a
+# length that is a square? What happens if two lengths have the same sum?
 #
 # </details>
 
+# %% fold=true
+# @title The same as the library's layer: the whole layer rebuilt from its own parameters
+_ = torch.manual_seed(0)
+axes_layer = Axes(batch=2, head=5, length=6, d_model=40, tile=4, repeat=3)
+two_sentences = axes_layer(draw(11, 2, 6, 40, high=2), "batch length d_model", "two_sentences")
+layer = Attention(d_model=40, head=5, max_length=12, score="factorized_dense", a=4, b=3)
+S, heads_apart = layer.score, "batch length (head d_head) -> batch head length d_head"
+
+
+def rebuilt(x):
+    hidden = rearrange(S.hidden(x).relu(), heads_apart, head=5)
+    A, B = hidden @ S.weight_a + S.bias_a[:, None], hidden @ S.weight_b + S.bias_b[:, None]
+    scores = torch.stack([A[..., j % 4] * B[..., j // 4] for j in range(x.shape[1])], dim=-1)
+    weights = axes_layer(scores.softmax(dim=-1), "batch head query key", "weights")
+    mixed = weights @ rearrange(layer.value(x), heads_apart, head=5)
+    return layer.output(rearrange(mixed, "batch head length d_head -> batch length (head d_head)")), weights
+
+
+(y, our_weights), (library_y, library_weights) = rebuilt(two_sentences), layer(two_sentences)
+assert equal(y, library_y) and equal(our_weights, library_weights)
+y_factors = draw(19, 2, 6, 40, high=2)
+gradients = [torch.autograd.grad((out * y_factors).sum(), list(layer.parameters())) for out in (y, library_y)]
+assert all(equal(mine, other) for mine, other in zip(*gradients, strict=True))
+print("The library's layer: the same weights, outputs and gradients as rebuilt here.")
+
 # %% [markdown]
+# > **The start.** The paper states none. The library draws the two short layers as `nn.Linear` would, uniformly
+# > within $1/\sqrt{d_\text{head}}$.
+#
 # ## Where it breaks
 #
-# Two limits of Dense stay: a row knows its own token and nobody else, and `max_length` is fixed. A third is
-# new. Some rows cannot be written at all, by any token.
+# The limits of Dense stay: a row knows its own token alone, and `max_length` is fixed. A new one: some rows
+# cannot be written by any token.
 #
 # ### Fewer numbers than positions
 #
@@ -844,43 +743,13 @@ for a, b in ((2, 3), (4, 8), (16, 16)):
     print(f"{a} x {b}: {a + b - 1} free numbers for {a * b - 1}")
 
 # %% [markdown]
-# So almost no row can be met exactly. How near can we come? The *singular value decomposition* (SVD) writes
-# a table as a sum of outer products, the largest first; a *singular value* is the size of one of them. Keep
-# only the first, and you have the best picture of rank 1: no other has a smaller sum of squared
-# differences.
-#
-# We take twelve rows of 12 free scores as targets. Scores are the logarithms of weights, up to one number
-# for the whole row. torch's `svd` returns three tensors, for each picture: `U` holds a list of each part in
-# its *columns*, then come the singular values, and `V_rows` holds the other lists as *rows*.
-# `full_matrices=False` leaves out the columns and rows that belong to no part.
-
-# %%
-axes_long = Axes(length=12, tile=3, repeat=4, d_model=32)
-target_scores = axes_long(draw(17, 12, 12, high=2), "query key", "target_scores")
-target_pictures = rearrange(target_scores, "query (repeat tile) -> query repeat tile", tile=3)
-U, sizes_of_parts, V_rows = torch.linalg.svd(target_pictures, full_matrices=False)
-# The two lists of part 0: the first column of U, and the first row of V_rows.
-list_of_B, list_of_A = U[:, :, 0] * sizes_of_parts[:, :1], V_rows[:, 0]
-best = einsum(list_of_A, list_of_B, "query tile, query repeat -> query repeat tile")
-best = axes_long(rearrange(best, "query repeat tile -> query (repeat tile)"), "query key", "best")
-
-kept = sizes_of_parts[:, 0] ** 2 / (sizes_of_parts**2).sum(dim=1)
-difference = (best.softmax(dim=1) - target_scores.softmax(dim=1)).abs().sum(dim=1) / 2
-print(f"of the squares the best rank 1 keeps {kept.min():.2f} to {kept.max():.2f}, mean {kept.mean():.2f}")
-print(f"weight that lies on a wrong position: {difference.min():.2f} to {difference.max():.2f}, "
-      f"mean {difference.mean():.2f}")
-
-# %% [markdown]
-# A quarter of the weight, on average, lies where it should not. (The squares
-# are those of the scores. Measured on the weights another picture of rank 1 can be better; none is exact.)
+# So almost no row can be met exactly; how near a table of low rank can come is a subject of chapter 05. First two
+# rows that look impossible and are not.
 #
 # ### What helps: a constant, and a sign
 #
-# Before we look for rows that fail for certain, two that look impossible and are not.
-#
-# **Every position but the last, equally.** As scores: 1 everywhere, 0 at the end. That picture has rank 2. But
-# the softmax forgives a constant: subtract 1 from all scores, and the weights stay. Then a single number is
-# not 0, and the rank is 1.
+# **Every position but the last, equally.** As scores: 1 everywhere, 0 at the end, which has rank 2. But the
+# softmax forgives a constant: subtract 1, and the weights stay. A single number is not 0, and the rank is 1.
 
 # %%
 all_but_last = torch.tensor([[1.0, 1.0], [1.0, 1.0], [1.0, 0.0]])
@@ -890,10 +759,9 @@ for picture_of_row in (all_but_last, all_but_last - 1):
     print("rank", rank, "weights", [f"{weight:.2f}" for weight in weights_of_row])
 
 # %% [markdown]
-# **Two positions that share neither row nor column.** Positions 0 and 3 stand at (0, 0) and (1, 1) of the
-# picture. Make $A[0]$, $A[1]$, $B[0]$ and $B[1]$ large, and the crossing positions 1 and 2, at (0, 1) and (1,
-# 0), get the same large score. The way out is a sign: with $A$ = (2.5, -2.5) and $B$ = (2.5, -2.5, 0),
-# minus times minus is plus, and the crossing positions get a large *negative* score.
+# **Two positions that share neither row nor column**, such as 0 and 3, at (0, 0) and (1, 1). With all four
+# numbers large, the crossing positions 1 and 2 get the same large score. The way out is a sign: minus times
+# minus is plus, and the crossing positions get a large *negative* score.
 
 # %%
 for A_two, B_two in (([2.5, 2.5], [2.5, 2.5, 0.0]), ([2.5, -2.5], [2.5, -2.5, 0.0])):
@@ -903,16 +771,19 @@ for A_two, B_two in (([2.5, 2.5], [2.5, 2.5, 0.0]), ([2.5, -2.5], [2.5, -2.5, 0.
 # %% [markdown]
 # ### What fails: three positions on a diagonal
 #
-# There are only two signs. Take three positions, no two in the same row or column of the picture. Each has its
-# own number of $A$, and two of these three numbers have the same sign (0 counts as either). Say neither is
-# negative. Of the two numbers of $B$ that belong to them, take the larger. Where it meets the *other*
-# number of $A$ there is a crossing position, and it scores at least as high as the wanted position in its column.
-# (If neither is positive, take the smaller number of $B$.) So a position that should get nothing gets at least
-# as much as one that is wanted. A constant does not change which score is higher.
+# Take three wanted positions, no two in the same row or column of the picture. Each has its own number of $A$,
+# and two of these three numbers have the same sign. Draw their columns and rows, say with plus:
 #
-# Such rows are not exotic. "Every fourth position" in 12 positions is one, if $a$ = 3: positions 0, 4 and 8 stand at
-# (0, 0), (1, 1), (2, 2). "Every third position" is a column of the same picture, and easy. As pictures of
-# scores, with 1 for the positions that are wanted:
+# | | column of $p$: $A$ = 1 | column of $q$: $A$ = 2 |
+# |---|---|---|
+# | row of $p$: $B$ = **3** | $p$ is wanted: 3 | crossing: **6** |
+# | row of $q$: $B$ = 1 | 1 | $q$ is wanted: **2** |
+#
+# Take the row with the *larger* $B$, here that of $p$, and in it the *other* column, that of $q$. Both cells of that
+# column have the same $A$, so the larger $B$ gives the larger score: the crossing position scores at least as
+# high as $q$, and nobody wants it. (With minus signs take the smaller $B$.) A constant changes no order.
+#
+# Such rows are not exotic. With $a$ = 3 "every fourth" of 12 positions is one. "Every third" is a column:
 
 # %%
 def every(step, length=12):
@@ -923,19 +794,24 @@ def every(step, length=12):
 
 
 for step in (3, 4):
-    row = (every(step)[0] > 0).float()
-    singular_values = torch.linalg.svdvals(rearrange(row, "(repeat tile) -> repeat tile", tile=3))
-    scaled = singular_values / singular_values[0]
-    print(f"every {step}: positions {row.nonzero().flatten().tolist()}, singular values, scaled:",
-          [f"{size:.0f}" for size in scaled.abs()])
+    print(f"every {step}, as a picture of 3 columns:")
+    for row_of_picture in rearrange(every(step)[0] > 0, "(repeat tile) -> repeat tile", tile=3).int().tolist():
+        print("  ", *row_of_picture)
 
 # %% [markdown]
-# One outer product for every third position, three equal ones for every fourth. Now let modules learn it: 12
-# tokens, each with its row as a target, and 300 steps of training. The *Kullback-Leibler divergence*
-# measures the gap: the sum over $j$ of target · log(target / weight). It is 0 where a row is its target,
-# and larger the more they differ. `log_softmax` gives the logarithms of the weights, also of those that are
-# too small to be written as a number. In each step `backward` computes the gradient of the gap, and *Adam*, a
-# common way to do it, moves the parameters along it so that the gap gets smaller.
+# ### Trained: every third, every fourth
+#
+# Now let modules learn both: 12 tokens, each with its row as a target, 300 steps. Which will get there?
+
+# %%
+my_guess = {
+    "3 x 4, every third": None, "4 x 3, every third": None, "Dense, every third": None,
+    "3 x 4, every fourth": None, "4 x 3, every fourth": None, "Dense, every fourth": None,
+}  # yes or no
+
+# %% [markdown]
+# The *Kullback-Leibler divergence* measures the gap: the sum over $j$ of target · log(target / weight). It is 0
+# where a row is its target.
 
 # %%
 def gap(target, scores):
@@ -955,37 +831,23 @@ def fit(score, tokens, target, steps=300):
     return scores.softmax(dim=1), gap(target, scores)
 
 # %%
-tokens = axes_long(draw(18, 12, 32, high=1), "length d_model", "tokens")
+tokens = Axes(length=12, d_model=32)(draw(18, 12, 32, high=1), "length d_model", "tokens")
 fits = {}
-for step in (3, 4):
-    for a, b in ((3, 4), (4, 3)):
+for step, name in ((3, "every third"), (4, "every fourth")):
+    for module_name, pair in (("3 x 4", (3, 4)), ("4 x 3", (4, 3)), ("Dense", None)):
         _ = torch.manual_seed(0)
-        fits[step, f"{a} x {b}"] = fit(FactorizedDense(32, 1, 12, a=a, b=b), tokens, every(step))
-    _ = torch.manual_seed(0)
-    fits[step, "Dense"] = fit(Dense(32, 1, 12), tokens, every(step))
+        score = FactorizedDense(32, 1, 12, a=pair[0], b=pair[1]) if pair else Dense(32, 1, 12)
+        fits[f"{module_name}, {name}"] = fit(score, tokens, every(step))
 
-for (step, name), (_, gaps) in fits.items():
-    says = "every row learned" if gaps.max() < 0.02 else "no row learned" if gaps.min() > 0.3 else "mixed"
-    print(f"every {step}, {name:>5}: {says}")
+compare_guess(my_guess, {name: bool(gaps.max() < 0.02) for name, (_, gaps) in fits.items()})
 
 # %% [markdown]
-# Dense learns both. Factorized Dense learns the one that is a column of its picture: every third position with
-# $a$ = 3, every fourth with $a$ = 4. **The choice of $a$ and $b$ is a choice of what is easy.**
-#
-# And how near does 3 × 4 come to "every fourth position"? In every row the fit ends at the same answer: one
-# wanted position gets its 1/3, and the other two share what is left with their two crossing positions, 1/6 each.
-# Such a row has the gap $\frac{2}{3} \log 2$:
+# Factorized Dense learns the row that is a column of its picture. **The choice of $a$ and $b$ is a choice of what is
+# easy.** And what does 3 × 4 do about "every fourth"?
 
 # %%
-map_fitted, gaps = fits[4, "3 x 4"]
-largest_first = map_fitted.sort(dim=1, descending=True).values
-expected = torch.tensor([1 / 3, 1 / 6, 1 / 6, 1 / 6, 1 / 6] + 7 * [0]).expand(12, 12)
-all_near = bool(((gaps - 2 / 3 * log(2)).abs() < 0.03).all())
-print(f"2/3 log 2 = {2 / 3 * log(2):.2f}, every gap is near it:", all_near)
-print("every row is near 1/3, 1/6, 1/6, 1/6, 1/6:", bool(((largest_first - expected).abs() < 0.03).all()))
-
-# %%
-maps = torch.stack([every(4), map_fitted, fits[4, "Dense"][0]])
+map_fitted, gaps = fits["3 x 4, every fourth"]
+maps = torch.stack([every(4), map_fitted, fits["Dense, every fourth"][0]])
 titles = ["target", "Factorized 3 x 4", "Dense"]
 fig = plots.attention_map(maps, [str(position) for position in range(12)], titles=titles)
 fig.set_size_inches(6.5, 2.8)
@@ -996,20 +858,29 @@ plots.show(
     "positions that the target leaves white. Dense: the same as the target.",
 )
 
+# %%
+largest_first = map_fitted.sort(dim=1, descending=True).values.mean(dim=0)
+print("weights, the largest first, mean over the rows:", [f"{weight:.2f}" for weight in largest_first[:6]])
+print(f"gap, mean over the rows: {gaps.mean():.2f}; 2/3 log 2 = {2 / 3 * log(2):.2f}")
+
 # %% [markdown]
+# Every row ends at the same answer: one wanted position gets its 1/3, and the other two share the rest with
+# their two crossing positions, 1/6 each: a gap of $\frac{2}{3} \log 2$.
+#
 # ### Exercise 04.5: can this row be made?
 #
-# *15 minutes, hard.* A tool for the question above: which rows of *scores* are exact products $A$ × $B$?
-# (For rows of *weights* the constant of the softmax would come in; leave it out.)
+# *15 minutes, hard.* Which rows of *scores* are products? (Leave out the constant of the softmax.)
 
 # %% exercise="04.5" points=3
 def can_be_made(scores, a):
-    """Which rows of scores could a token of Factorized Dense write exactly?
+    """Which rows of scores could a token of Factorized Dense write?
 
     scores: query key, where key has a * b positions, b follows. a: the size of tile.
     Returns a bool tensor, query: True for row i if there are A and B with
-    scores[i, j] = A[j % a] * B[j // a] for every j. Differences below 0.001 are rounding.
-    Numbers may be 0; a row of zeros can be made (A = 0).
+    scores[i, j] = A[j % a] * B[j // a] for every j.
+
+    Differences of up to 0.0001 are rounding. A row that misses every product by 0.01 or more cannot be made.
+    Both numbers hold for rows of small and of large scores. Scores may be 0; a row of zeros can be made (A = 0).
     """
     ### BEGIN SOLUTION
     rows_as_pictures = rearrange(scores, "query (repeat tile) -> query repeat tile", tile=a)
@@ -1019,6 +890,24 @@ def can_be_made(scores, a):
 # %% check="04.5"
 check("04.5", can_be_made)
 
+# %% [markdown] solution="04.5"
+# A row can be made if and only if its picture has rank 0 or 1. `atol` lies between the two limits; without it torch
+# measures against the largest part of each picture, so that 0.0001 counts as rank. Without the word rank: take the
+# largest number of the picture. Its row and its column predict all other numbers, if the picture is a product.
+
+# %% solution="04.5"
+def can_be_rebuilt(scores, a):
+    answers = []
+    for picture in scores.unflatten(1, (-1, a)):
+        row, column = divmod(picture.abs().argmax().item(), a)
+        corner = picture[row, column] if picture.any() else torch.ones(())
+        rebuilt = torch.outer(picture[:, column], picture[row]) / corner
+        answers.append(bool((rebuilt - picture).abs().max() < 0.001))
+    return torch.tensor(answers)
+
+
+check("04.5", can_be_rebuilt)
+
 # %% [markdown]
 # <details><summary>Hint 1: where do I start?</summary>
 #
@@ -1027,106 +916,90 @@ check("04.5", can_be_made)
 # </details>
 # <details><summary>Hint 2: without the word rank</summary>
 #
-# In a product, any two rows of the picture are multiples of each other. For rows $r$, $s$ and columns $t$,
-# $u$: what is `picture[r, t] * picture[s, u]`, and what is `picture[r, u] * picture[s, t]`?
+# In a product, any two rows of the picture are multiples of each other. So one of its rows and one of its columns tell
+# all other numbers. Which row and column can you take without ever dividing by 0, or by almost 0?
 #
 # </details>
 # <details><summary>Hint 3: some rows are wrong</summary>
 #
-# Is your picture $b$ rows of $a$ numbers, and not $a$ rows of $b$? Do you look at all of it? A row may be a
-# product in all cells but one. Do you divide by a number that can be 0? And rounding is no rank:
-# `matrix_rank(..., atol=0.001)` ignores small remainders.
+# Is your picture $b$ rows of $a$ numbers, and not $a$ rows of $b$? Do you look at all of it? And where is the limit?
+# `torch.linalg.matrix_rank` has two arguments for one: `rtol` measures against the largest part, `atol` does not.
 #
 # </details>
 
 # %% [markdown]
-# ## The same as the library's layer
+# ### Stretch 04.6: pick positions with two lists
 #
-# Everything in one class: heads, biases, shorter inputs, values, output projection.
+# *35 minutes, hard.* A block is easy, two on a diagonal need a sign, three cannot be had: which patterns can, in all?
+# Many answers are right; the check looks at the weights that your lists give. Why the series asks: to know
+# what an S cannot say, *before* any training, is worth more than a run that fails.
 
-# %%
-class FactorizedDenseAttention(nn.Module):
-    def __init__(self, d_model, head, a, b):
-        super().__init__()
-        self.head, d_head = head, d_model // head
-        self.first = nn.Linear(d_model, d_model)
-        self.WA, self.bA = nn.Parameter(torch.randn(head, d_head, a)), nn.Parameter(torch.randn(head, a))
-        self.WB, self.bB = nn.Parameter(torch.randn(head, d_head, b)), nn.Parameter(torch.randn(head, b))
-        self.value = nn.Linear(d_model, d_model)
-        self.output = nn.Linear(d_model, d_model)
+# %% exercise="04.6" points=1
+def lists_for(wanted):
+    """Two lists whose row gives the weight to the wanted positions, in equal shares.
 
-    def split(self, features):
-        return rearrange(features, "batch length (head d_head) -> batch head length d_head", head=self.head)
+    wanted: repeat tile, bool: the picture of the row, True where weight is wanted; at least one is.
+    Returns a tuple (A, B), tile and repeat, such that softmax(products) gives each of the n wanted positions
+    at least 0.99 / n. Returns None where no two lists do that.
+    """
+    ### BEGIN SOLUTION
+    b, a = wanted.shape
+    every_A = torch.cartesian_prod(*[torch.tensor([-4.0, 0.0, 4.0])] * a).reshape(-1, a)
+    every_B = torch.cartesian_prod(*[torch.tensor([-4.0, 0.0, 4.0])] * b).reshape(-1, b)
+    for B in every_B:
+        rows = (every_A[:, None, :] * B[:, None]).flatten(1).softmax(dim=1)
+        good = (rows[:, wanted.flatten()] >= 0.99 / wanted.sum()).all(dim=1)
+        if good.any():
+            return every_A[good][0], B
+    return None
+    ### END SOLUTION
 
-    def forward(self, x):
-        hidden, value = self.split(self.first(x).relu()), self.split(self.value(x))
-        A = hidden @ self.WA + self.bA[:, None]  # (5)
-        B = hidden @ self.WB + self.bB[:, None]
-        long_A = repeat(A, "batch head query tile -> batch head query (repeat tile)", repeat=B.shape[-1])
-        long_B = repeat(B, "batch head query repeat -> batch head query (repeat tile)", tile=A.shape[-1])
-        scores = (long_A * long_B)[..., : x.shape[1]]  # (6), cut before the softmax
-        weights = scores.softmax(dim=-1)
-        mixed = rearrange(weights @ value, "batch head query d_head -> batch query (head d_head)")
-        return self.output(mixed), scores, weights
+# %% check="04.6"
+check("04.6", lists_for)
 
-# %% [markdown]
-# The library's layer with the same parameters. Six tokens, a layer for 12:
+# %% [markdown] solution="04.6"
+# Equal shares need equal scores, the highest of the row. A product is highest on a block (one sign), on two blocks
+# that share no row and no column (two signs), or, if the highest score is 0, outside of a block. For each of the
+# three -4, 0 and 4 are enough (16 is a clear gap), so try all combinations; or see at once which of the three it is:
 
-# %%
-_ = torch.manual_seed(0)
-ours = FactorizedDenseAttention(d_model=40, head=5, a=4, b=3)
-library = Attention(d_model=40, head=5, max_length=12, score="factorized_dense", a=4, b=3)
-names = {  # ours -> the library's
-    "first.weight": "score.hidden.weight", "first.bias": "score.hidden.bias",
-    "WA": "score.weight_a", "bA": "score.bias_a", "WB": "score.weight_b", "bB": "score.bias_b",
-    "value.weight": "value.weight", "value.bias": "value.bias",
-    "output.weight": "output.weight", "output.bias": "output.bias",
-}  # fmt: skip
-library.load_state_dict({names[name]: parameter for name, parameter in ours.state_dict().items()})
+# %% solution="04.6"
+def lists_by_pattern(wanted):
+    def block(cells):
+        columns, rows = cells.any(dim=0), cells.any(dim=1)
+        return (columns, rows) if (cells == rows[:, None] & columns).all() else None
 
-y, our_scores, our_weights = ours(two_sentences)
-y = axes_heads(y, "batch length d_model", "y")
-library_y, library_weights = library(two_sentences)
-print("same scores: ", equal(library.score(two_sentences), our_scores))
-print("same weights:", equal(library_weights, our_weights))
-print("same outputs:", equal(library_y, y))
+    if found := block(wanted):
+        return 4.0 * found[0], 4.0 * found[1]
+    if found := block(~wanted):
+        return 4.0 * found[0], -4.0 * found[1]
+    first = wanted[wanted.any(dim=1)][0]  # the columns of one block; the other block must leave them alone
+    in_first = (wanted == first).all(dim=1, keepdim=True)
+    one, two = block(wanted & in_first), block(wanted & ~in_first)
+    if one and two and not (one[0] & two[0]).any():
+        return 4.0 * one[0] - 4.0 * two[0], 4.0 * one[1] - 4.0 * two[1]
+    return None
 
-# %%
-factors_y = draw(19, 2, 6, 40, high=2)
-ours.zero_grad()
-library.zero_grad()
-(ours(two_sentences)[0] * factors_y).sum().backward()
-(library(two_sentences)[0] * factors_y).sum().backward()
-of_library = dict(library.named_parameters())
-for name, parameter in ours.named_parameters():
-    print(f"same gradient of {name:>13}:", equal(parameter.grad, of_library[names[name]].grad))
+
+check("04.6", lists_by_pattern)
 
 # %% [markdown]
-# And the rule of this chapter, key $j$ gets `A[j % a] * B[j // a]`, in the library's scores. We take its
-# own short outputs, and compare position by position:
-
-# %%
-S = library.score
-library_hidden = ours.split(S.hidden(two_sentences).relu())
-library_A = library_hidden @ S.weight_a + S.bias_a[:, None]
-library_B = library_hidden @ S.weight_b + S.bias_b[:, None]
-library_scores, a = S(two_sentences), S.a
-print([equal(library_scores[..., j], library_A[..., j % a] * library_B[..., j // a]) for j in range(6)])
-
-# %% [markdown]
-# > **The start.** The library draws the two short layers as `nn.Linear` would, uniformly within
-# > $1/\sqrt{d_\text{head}}$. A product of two small numbers is smaller still, so an untrained Factorized
-# > Dense is nearer to a plain average than an untrained Dense. The paper states no start; this one is the
-# > library's choice.
+# <details><summary>Hint 1: where do I start?</summary>
 #
-# The *spread* of the scores in the next cell is their standard deviation.
-
-# %%
-_ = torch.manual_seed(0)
-untrained = torch.randn(1, 256, 512)
-for name in ("dense", "factorized_dense"):
-    spread = Attention(512, 8, 256, score=name).score(untrained).std().item()
-    print(f"{name:>16}: spread of the scores at the start {spread:.1f}")
+# Which numbers of $A$ and $B$ make a block? Which make the two examples of "What helps"? What do all of these have in
+# common?
+#
+# </details>
+# <details><summary>Hint 2: how do I know that no lists exist?</summary>
+#
+# Three numbers are enough for each place: large, 0, and large with a minus. (Why is no other needed?) How many
+# combinations are there for 3 × 4?
+#
+# </details>
+# <details><summary>Hint 3: the right positions, but the shares are too small</summary>
+#
+# How large must the gap between wanted and unwanted scores be, so that the unwanted get 0.01 together?
+#
+# </details>
 
 # %% [markdown]
 # ## Three sentences to keep

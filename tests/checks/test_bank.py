@@ -23,7 +23,6 @@ from synth_lib.checks.compare import difference
 from synth_lib.checks.exercise import Draw, RowsSumTo1, ZeroOutside
 from synth_lib.lab.starts import shifted_scores
 from synth_lib.masks import masked_softmax
-from synth_lib.scores import Random
 from tools.bank_table import answers_with
 from tools.build_notebooks import NOTEBOOKS, ROOT
 
@@ -367,7 +366,6 @@ def test_stated_property_holds_and_is_named_when_broken(exercise, property_, see
 
 HOLLOW = {  # answers that call the library instead of building what the exercise asks for
     "01.3": masked_softmax,
-    "03.4": lambda R, fixed: Random(len(R), len(R), R.shape[-1], start=R, fixed=fixed),
     "03.2": lambda length, offset, error: shifted_scores(length, offset, error),
 }
 
@@ -409,6 +407,17 @@ def test_chapter_shows_title_minutes_and_level(exercise):
     (heading,) = [heading for heading in HEADING.findall(text) if heading in headings]
     below = text.split(heading, 1)[1].strip().split("\n")[0]
     assert f"{exercise.minutes} minutes" in below and exercise.level in below
+
+
+NUMBERS = "zero one two three four five six".split()
+
+
+@pytest.mark.parametrize("chapter", [pytest.param(one, id=f"chapter_{one}") for one in sorted(CHAPTERS)])
+def test_chapter_says_the_minutes_of_its_exercises_and_of_its_stretch(chapter):
+    *usual, stretch = [exercise.minutes for exercise in EXERCISES if exercise.key[:2] == chapter]
+    said = f"minutes, {sum(usual)} of them for the {NUMBERS[len(usual)]} exercises; "
+    said += f"the stretch exercise takes {stretch} more"
+    assert said in " ".join(markdown(chapter)[0].split())
 
 
 @every_exercise

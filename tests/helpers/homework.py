@@ -1,6 +1,7 @@
 """Notebooks as students hand them in, made from the chapters' sources."""
 
 import dataclasses
+import re
 
 import pytest
 
@@ -32,7 +33,8 @@ def light(chapter, answers=None):
     """A notebook of a chapter without its lesson: imports, and the solution of each exercise or another answer."""
     solved = [cell for cell in build(COURSE.chapters[chapter].path, True).cells if "exercise" in cell.metadata]
     answers = answers or {}
-    imports = [text for text in COURSE.chapters[chapter].lesson if text.startswith(("import", "from"))][:1]
+    lesson = COURSE.chapters[chapter].lesson
+    imports = [text for text in lesson if re.match(r"(# @title .*\n)?(import|from) ", text)][:1]
     return notebook([*imports, *(answers.get(cell.metadata.exercise, cell.source) for cell in solved)])
 
 

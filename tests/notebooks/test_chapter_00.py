@@ -126,20 +126,6 @@ def lesson_cells():
     return [cell for cell in cells if not {"solution", "exercise", "check"} & set(cell.metadata)]
 
 
-def test_the_minutes_of_the_chapter_are_its_words_its_code_and_its_exercises():
-    """140 words a minute, 4 seconds a line of code that is not folded, 20 seconds a figure; then the exercises."""
-    words = " ".join(cell.source for cell in lesson_cells() if cell.cell_type == "markdown")
-    words = re.sub(r"<details>.*?</details>", "", words, flags=re.S)
-    code = [cell.source for cell in lesson_cells() if cell.cell_type == "code" and "fold" not in cell.metadata]
-    lines = sum(bool(line.strip()) for source in code for line in source.splitlines())
-    figures = sum(source.count("plots.show(") for source in code)
-    reading = len(re.findall(r"\w[\w'-]*", words)) / 140 + lines * 4 / 60 + figures / 3
-    exercises = sum(exercise.minutes for exercise in EXERCISES)
-    said = int(re.search(r"about (\d+) minutes", SOURCE).group(1))
-    assert abs(reading + exercises - said) <= 5, f"the chapter says {said} minutes, it is {reading + exercises:.0f}"
-    assert f"{exercises} of them for the three exercises" in SOURCE
-
-
 # --- the taste ---
 
 

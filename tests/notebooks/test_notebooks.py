@@ -1,11 +1,13 @@
 """Every stored notebook agrees with its source and keeps the rules of notebook_rules.py."""
 
+import re
 from functools import cache
 
 import nbformat
 import pytest
+from nbformat import v4
 
-from tests.helpers.notebook_rules import RULES, rule_blank
+from tests.helpers.notebook_rules import RULES, code_cells, rule_blank
 from tools.build_notebooks import NOTEBOOKS, build, contents, targets
 
 SOURCES = sorted((NOTEBOOKS / "src").glob("*.py"))
@@ -39,6 +41,20 @@ def test_notebook_keeps_the_rule(path, solved, rule):
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: f"chapter_{path.stem}")
 def test_blank_notebook_hides_the_solutions(path):
     assert rule_blank(read(path, False), read(path, True)) == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: f"chapter_{path.stem}")
+def test_a_chapter_says_the_minutes_that_reading_and_exercises_take(path):
+    """140 words or 15 lines of unfolded code a minute, 20 seconds a figure; the exercises, but not the stretch."""
+    lesson = [cell for cell in build(path, False).cells if not {"exercise", "check"} & set(cell.metadata)]
+    text = " ".join(cell.source for cell in lesson if cell.cell_type == "markdown")
+    words = re.findall(r"\w[\w'-]*", re.sub(r"<details>.*?</details>", "", text, flags=re.S))
+    code = [cell.source for cell in code_cells(v4.new_notebook(cells=lesson)) if "jupyter" not in cell.metadata]
+    lines = sum(bool(line.strip()) for source in code for line in source.splitlines())
+    figures = sum(source.count("plots.show(") for source in code)
+    said, exercises = re.search(r"about (\d+) minutes(?:, (\d+) of them)?", text).groups("0")
+    needed = len(words) / 140 + lines / 15 + figures / 3 + int(exercises)
+    assert abs(needed - int(said)) <= 0.1 * int(said), f"{path.name} says {said} minutes, it takes {needed:.0f}"
 
 
 def test_every_notebook_has_a_source():

@@ -69,7 +69,7 @@ def read_chapter(path):
     exercises = [cell for cell in cells if "exercise" in cell.metadata]
     points = {cell.metadata["exercise"]: cell.metadata.get("points", 1) for cell in exercises}
     names = {cell.metadata["exercise"]: re.findall(r"(?m)^(?:class|def) (\w+)", cell.source)[-1] for cell in exercises}
-    lesson = tuple(cell.source for cell in cells if cell.cell_type == "code" and not cell.metadata)
+    lesson = tuple(cell.source for cell in cells if cell.cell_type == "code" and set(cell.metadata) <= {"fold"})
     return cells[0].source.split("\n")[0].removeprefix("# "), points, names, lesson
 
 

@@ -1,15 +1,17 @@
 """The exercises of chapter 01: dot-product attention, its heads, masks, cost, and what it does not know."""
 
 from itertools import permutations
-from math import prod, sqrt
+from math import pi, prod, sqrt
 
 import torch
 from einops import einsum, rearrange
+from torch import nn
 
 from synth_lib.checks.exercise import Exercise, Reads, RowsSumTo1, ZeroOutside, mistakes
 from synth_lib.masks import masked_softmax
 
 EQUATIONS = "The equations"
+MODULE = "A module holds its parameters"
 LOOPS = "Loops say the equation aloud"
 WEIGHTS = "From scores to weights to the result"
 ROOT = "Why divide by the square root of d_head?"
@@ -23,118 +25,153 @@ CUBE = 'Is it "O(d³)"?'
 ORDER = "Where it breaks: it does not know the order"
 
 
-# 01.1. The scores are square, so that transposed scores have the right shape.
+# 01.1. The first token of a text, with no keys yet; the second, with one; and a later one.
 
 
-def _one_head_inputs(draw):
+def _newest_inputs(draw):
     d_head = 4  # that of the chapter, which some take for every d_head
     while d_head == 4:
-        length, d_model, d_head = draw.sizes("length d_model d_head", low=3).values()
+        key, d_model, d_head = draw.sizes("key d_model d_head", low=3).values()
     return {
-        "x": draw.normal(length, d_model),
+        "token": draw.normal(d_model),
+        "keys": draw.normal(draw.in_turn((key, 0, 1)), d_head),
         "W_query": draw.normal(d_model, d_head) / sqrt(d_model),
         "W_key": draw.normal(d_model, d_head) / sqrt(d_model),
     }
 
 
-def _raw_scores(x, W_query, W_key):
-    return (x @ W_query) @ (x @ W_key).T
+def _newest(token, keys, W_query, W_key):
+    keys = torch.cat([keys, (token @ W_key)[None]])
+    return keys @ (token @ W_query) / sqrt(W_query.shape[1]), keys
 
 
-def _one_head_matmul(x, W_query, W_key):
-    return _raw_scores(x, W_query, W_key) / sqrt(W_query.shape[1])
+def _newest_rows(token, keys, W_query, W_key):
+    query, own = einsum(token, torch.stack([W_query, W_key]), "d_model, two d_model d_head -> two d_head")
+    keys = torch.vstack([keys, own])
+    return (query[None] @ keys.T)[0] * W_key.shape[1] ** -0.5, keys
 
 
-def _one_head_einsum(x, W_query, W_key):
-    query = einsum(x, W_query, "query d_model, d_model d_head -> query d_head") * W_query.shape[1] ** -0.5
-    key = einsum(x, W_key, "key d_model, d_model d_head -> key d_head")
-    return einsum(query, key, "query d_head, key d_head -> query key")
+def _newest_in_loops(token, keys, W_query, W_key):
+    d_model, d_head = W_query.shape
+    longer, row = torch.zeros(len(keys) + 1, d_head), torch.zeros(len(keys) + 1)
+    longer[:-1] = keys
+    query = [sum(token[m] * W_query[m, f] for m in range(d_model)) for f in range(d_head)]
+    for f in range(d_head):
+        longer[-1, f] = sum(token[m] * W_key[m, f] for m in range(d_model))
+    for j in range(len(longer)):
+        row[j] = sum(query[f] * longer[j, f] for f in range(d_head)) / d_head**0.5
+    return row, longer
 
 
-def _one_head_in_loops(x, W_query, W_key):
-    length, d_model = x.shape
-    d_head = W_query.shape[1]
-    query, key, scores = torch.zeros(length, d_head), torch.zeros(length, d_head), torch.zeros(length, length)
-    for i in range(length):
-        for f in range(d_head):
-            for m in range(d_model):
-                query[i, f] += x[i, m] * W_query[m, f]
-                key[i, f] += x[i, m] * W_key[m, f]
-    for i in range(length):
-        for j in range(length):
-            for f in range(d_head):
-                scores[i, j] += query[i, f] * key[j, f]
-            scores[i, j] /= d_head**0.5
-    return scores
+def _row(change):
+    """Wrong answers whose row is wrong alone: change(row, keys, query, d_model), with the keys to keep."""
+
+    def answer(token, keys, W_query, W_key):
+        row, longer = _newest(token, keys, W_query, W_key)
+        return change(row, longer, token @ W_query, len(token)), longer
+
+    return answer
 
 
-ONE_HEAD = Exercise(
+def _kept(change):
+    """Wrong answers that keep wrong keys alone: change(old, own), with the right row."""
+
+    def answer(token, keys, W_query, W_key):
+        return _newest(token, keys, W_query, W_key)[0], change(keys, (token @ W_key)[None])
+
+    return answer
+
+
+def _newest_in_front(token, keys, W_query, W_key):
+    keys = torch.cat([(token @ W_key)[None], keys])
+    return keys @ (token @ W_query) / sqrt(W_query.shape[1]), keys
+
+
+def _newest_scaled_keys(token, keys, W_query, W_key):
+    keys = torch.cat([keys, (token @ W_key)[None] / sqrt(W_key.shape[1])])
+    return keys @ (token @ W_query), keys
+
+
+def _newest_scaled_again(token, keys, W_query, W_key):
+    keys = torch.cat([keys, (token @ W_key)[None]]) / sqrt(W_key.shape[1])
+    return keys @ (token @ W_query), keys
+
+
+NEWEST_ROW = Exercise(
     key="01.1",
-    title="the scores of one head",
-    name="one_head",
-    minutes=8,
+    title="the newest token",
+    name="newest_row",
+    minutes=10,
     level="easy",
-    inputs=_one_head_inputs,
-    returns="query key",
-    right=(
-        _one_head_matmul,
-        _one_head_einsum,
-        _one_head_in_loops,
-        lambda x, W_query, W_key: x @ (W_query @ W_key.T) @ x.T / sqrt(W_key.shape[-1]),
-    ),
+    inputs=_newest_inputs,
+    returns="row, keys",
+    right=(_newest, _newest_rows, _newest_in_loops),
     wrong=mistakes({
-        ROOT: {
-            "the scores are not divided.": _raw_scores,
-            "under the root stands d_model, but a score is a sum of fewer terms.":
-                lambda x, W_query, W_key: _raw_scores(x, W_query, W_key) / sqrt(x.shape[1]),
-            "under the root stands the length of the sentence.":
-                lambda x, W_query, W_key: _raw_scores(x, W_query, W_key) / sqrt(len(x)),
-            "under the root stands 4, the d_head of this chapter; take it from the shapes.":
-                lambda x, W_query, W_key: _raw_scores(x, W_query, W_key) / sqrt(4),
-            "the root is lost: it is divided by d_head itself (a mean does that, and so do two divisions).":
-                lambda x, W_query, W_key: _raw_scores(x, W_query, W_key) / W_query.shape[1],
-            "it is divided by d_head and by its root; a mean already divides.":
-                lambda x, W_query, W_key: _raw_scores(x, W_query, W_key) / W_query.shape[1] ** 1.5,
-            "the root is taken twice.":
-                lambda x, W_query, W_key: _raw_scores(x, W_query, W_key) / W_query.shape[1] ** 0.25,
-            "the scores are multiplied by the root instead of divided.":
-                lambda x, W_query, W_key: _raw_scores(x, W_query, W_key) * sqrt(W_query.shape[1]),
-        },
         LOOPS: {
-            "rows and columns are swapped: row i should belong to query i.":
-                lambda x, W_query, W_key: _one_head_matmul(x, W_query, W_key).T,
-            "rows and columns are swapped, and nothing is divided.":
-                lambda x, W_query, W_key: _raw_scores(x, W_query, W_key).T,
-            "each product takes the place of the one before: only the last number of a head is left in a score.":
-                lambda x, W_query, W_key: (x @ W_query)[:, -1:] @ (x @ W_key)[:, -1:].T / sqrt(W_query.shape[1]),
-            "queries and keys keep only the product with the last number of a token; they are sums.":
-                lambda x, W_query, W_key: _one_head_matmul(x[:, -1:], W_query[-1:], W_key[-1:]),
-            "nothing is added up, in none of the three lines: each product takes the place of the one before.":
-                lambda x, W_query, W_key: (
-                    x[:, -1:] @ W_query[-1:, -1:] @ (x[:, -1:] @ W_key[-1:, -1:]).T / sqrt(W_query.shape[1])
-                ),
+            "the new key stands in front of the older ones, and so does its score; the oldest comes first.":
+                _newest_in_front,
+            "the two tensors are in the wrong order.": lambda **given: _newest(**given)[::-1],
+        },
+        ROOT: {
+            "the key that is kept is divided already, those that came in are not.": _newest_scaled_keys,
+            "the kept keys are divided, and those of before are divided once more with every new token.":
+                _newest_scaled_again,
         },
         EQUATIONS: {
-            "the keys are made with the matrix of the queries.":
-                lambda x, W_query, W_key: _one_head_matmul(x, W_query, W_query),
-            "the queries are made with the matrix of the keys.":
-                lambda x, W_query, W_key: _one_head_matmul(x, W_key, W_key),
-            "the tokens themselves are compared; the projections are missing.":
-                lambda x, W_query, W_key: x @ x.T / sqrt(W_query.shape[1]),
+            "W_query and W_key are exchanged.":
+                lambda token, keys, W_query, W_key: _newest(token, keys, W_key, W_query),
+            "the key is made with the matrix of the queries.":
+                lambda token, keys, W_query, W_key: _newest(token, keys, W_query, W_query),
+            "the keys are kept as they came, and the new token is missing from the row as well.":
+                lambda token, keys, W_query, W_key: (keys @ (token @ W_query) / sqrt(W_query.shape[1]), keys),
+        },
+    }) + mistakes({
+        ROOT: {
+            "nothing is divided.": _row(lambda row, keys, query, d_model: keys @ query),
+            "under the root stands d_model, but a score is a sum of fewer terms.":
+                _row(lambda row, keys, query, d_model: keys @ query / sqrt(d_model)),
+            "under the root stands the number of keys.":
+                _row(lambda row, keys, query, d_model: keys @ query / sqrt(len(keys))),
+            "under the root stands 4, the d_head of this chapter; take it from the shapes.":
+                _row(lambda row, keys, query, d_model: keys @ query / sqrt(4)),
+            "the root is lost: it is divided by d_head itself (a mean does that, and so do two divisions).":
+                _row(lambda row, keys, query, d_model: keys @ query / len(query)),
+            "the scores are multiplied by the root instead of divided.":
+                _row(lambda row, keys, query, d_model: keys @ query * sqrt(len(query))),
+        },
+        LOOPS: {
+            "the newest token has no score for itself.": _row(lambda row, keys, query, d_model: row[:-1]),
+            "the score of the newest token for itself comes first; it is the last.":
+                _row(lambda row, keys, query, d_model: row.roll(1)),
+            "there is only the score of the newest token for itself.":
+                _row(lambda row, keys, query, d_model: row[-1:]),
+            "there is an axis too many: the row of one token is a list of numbers.":
+                _row(lambda row, keys, query, d_model: row[None]),
+            "there is an axis too many, behind the keys: the row of one token is a list of numbers.":
+                _row(lambda row, keys, query, d_model: row[:, None]),
+            "squeeze takes away the axis of the keys where there is only one key.":
+                _row(lambda row, keys, query, d_model: row.squeeze()),
+            "each key asks, too: these are the scores of all pairs of keys.":
+                _row(lambda row, keys, query, d_model: keys @ keys.T / sqrt(len(query))),
         },
         WEIGHTS: {
-            "it goes one step too far: these are weights, and the exercise asks for the scores before them.":
-                lambda x, W_query, W_key: _one_head_matmul(x, W_query, W_key).softmax(dim=-1),
-            "these are weights, of scores that were not divided; the exercise asks for the scores.":
-                lambda x, W_query, W_key: _raw_scores(x, W_query, W_key).softmax(dim=-1),
-            "there is a softmax, and the division comes after it; the exercise asks for divided scores, no weights.":
-                lambda x, W_query, W_key: _raw_scores(x, W_query, W_key).softmax(dim=-1) / sqrt(W_query.shape[1]),
+            "these are weights; the exercise asks for the scores before them.":
+                _row(lambda row, keys, query, d_model: row.softmax(dim=-1)),
         },
-    }),
+        EQUATIONS: {
+            "the new key is kept, and those of before are lost.": _kept(lambda old, own: own),
+            "the keys are returned as they came, without the new one.": _kept(lambda old, own: old),
+            "the new key stands in front; the oldest comes first.": _kept(lambda old, own: torch.cat([own, old])),
+            "they are transposed: a row belongs to a token.": _kept(lambda old, own: torch.cat([old, own]).T),
+            "squeeze takes away the axis of the tokens at the first one.":
+                _kept(lambda old, own: torch.cat([old, own]).squeeze()),
+        },
+    }, by_part=True),
 )  # fmt: skip
 
 
-# 01.2. As many keys as queries, so that a map with the two swapped has the right shape.
+# 01.2. Each of the three matrices is square, so that a transposed one fits. One trial has one word, one sentence and
+# one head: what squeezes an axis is found there.
 
 
 def _map_inputs(draw):
@@ -142,12 +179,31 @@ def _map_inputs(draw):
         sizes = draw.sizes("batch head d_head length")
         if sizes["head"] != 4 and sizes["d_head"] not in (2, 4):  # 2 is the root of 4, the d_head of the chapter
             break
-    batch, length, d_model = sizes["batch"], sizes["length"], sizes["d_model"]
+    batch, length, head, d_model = sizes["batch"], sizes["length"], sizes["head"], sizes["d_model"]
+    batch, length, head = draw.in_turn(((batch, length, head), (batch, length, head), (1, 1, 1)))
     return {
-        "query": draw.normal(batch, length, d_model),
-        "key": draw.normal(batch, length, d_model),
-        "head": sizes["head"],
+        "x": draw.normal(batch, length, d_model),
+        "in_proj_weight": draw.normal(3 * d_model, d_model) / sqrt(d_model),
+        "in_proj_bias": draw.normal(3 * d_model),
+        "head": head,
     }
+
+
+def _parts(x, in_proj_weight, in_proj_bias):
+    """Queries, keys and values."""
+    return (x @ in_proj_weight.T + in_proj_bias).chunk(3, dim=-1)
+
+
+def _of_torch(change, weight=None, bias=None, swap=(0, 1)):
+    """An answer that makes queries and keys and hands them to `change`; weight and bias may be changed before."""
+
+    def answer(x, in_proj_weight, in_proj_bias, head):
+        in_proj_weight = weight(in_proj_weight) if weight else in_proj_weight
+        in_proj_bias = bias(in_proj_bias) if bias else in_proj_bias
+        parts = _parts(x, in_proj_weight, in_proj_bias)
+        return change(parts[swap[0]], parts[swap[1]], head)
+
+    return answer
 
 
 SPLIT = "batch length (head d_head) -> batch head length d_head"
@@ -160,24 +216,42 @@ def _map_scores(query, key, head, pattern=SPLIT):
     return query @ key.mT / sqrt(query.shape[-1])
 
 
+def _map_weights(query, key, head):
+    return _map_scores(query, key, head).softmax(dim=-1)
+
+
+def _map_raw(query, key, head):
+    return _map_scores(query, key, head) * sqrt(query.shape[-1] // head)
+
+
 def _map_reshaped(query, key, head):
     batch, length, d_model = query.shape
     query, key = (features.reshape(batch, head, length, d_model // head) for features in (query, key))
     return (query @ key.mT / sqrt(d_model // head)).softmax(dim=-1)
 
 
-def _map_einsum(query, key, head):
-    query = rearrange(query, "batch query (head d_head) -> batch head query d_head", head=head)
-    key = rearrange(key, "batch key (head d_head) -> batch head key d_head", head=head)
+def _map_einsum(x, in_proj_weight, in_proj_bias, head):
+    W = rearrange(in_proj_weight, "(part head d_head) d_model -> part head d_head d_model", part=3, head=head)
+    b = rearrange(in_proj_bias, "(part head d_head) -> part head 1 d_head", part=3, head=head)
+    pattern = "batch length d_model, part head d_head d_model -> part batch head length d_head"
+    query, key, _ = einsum(x, W, pattern) + b[:, None]
     scores = einsum(query, key, "batch head query d_head, batch head key d_head -> batch head query key")
     return torch.softmax(scores / query.shape[-1] ** 0.5, dim=3)
 
 
-def _map_transposed(query, key, head):
-    batch, length, d_model = query.shape
-    query = query.view(batch, length, head, d_model // head).transpose(1, 2) * (d_model // head) ** -0.5
-    key = key.view(batch, length, head, d_model // head).permute(0, 2, 3, 1)
-    return (query @ key).softmax(-1)
+def _map_chunked(x, in_proj_weight, in_proj_bias, head):
+    d_model = x.shape[-1]
+    query, key = (
+        nn.functional.linear(x, in_proj_weight[begin : begin + d_model], in_proj_bias[begin : begin + d_model])
+        for begin in (0, d_model)
+    )
+    return _map_scores(query, key, head).softmax(dim=-1)
+
+
+def _map_of_layer(x, in_proj_weight, in_proj_bias, head):
+    layer = nn.MultiheadAttention(x.shape[-1], head, batch_first=True)
+    layer.load_state_dict({**layer.state_dict(), "in_proj_weight": in_proj_weight, "in_proj_bias": in_proj_bias})
+    return layer(x, x, x, average_attn_weights=False)[1].detach()
 
 
 def _map_in_loops(query, key, head):
@@ -200,126 +274,170 @@ def _map_sliced(query, key, head, step, size):
     return torch.stack(scores, dim=1).softmax(dim=-1)
 
 
-HEAD_MAPS = Exercise(
+TORCH_MAPS = Exercise(
     key="01.2",
-    title="the maps of all heads",
-    name="head_maps",
-    minutes=12,
+    title="the maps inside a layer of torch",
+    name="torch_maps",
+    minutes=15,
     level="medium",
     inputs=_map_inputs,
     returns="batch head query key",
-    properties=(
-        RowsSumTo1(),
-        Reads("query", 1, 2, "token"),
-        Reads("query", 0, 0, "sentence"),
-        Reads("key", 0, 0, "sentence"),
-    ),
-    right=(_map_einsum, _map_transposed, _map_in_loops),
+    properties=(RowsSumTo1(), Reads("x", 0, 0, "sentence")),
+    right=(_map_chunked, _map_einsum, _map_of_layer, _of_torch(_map_in_loops)),
     wrong=mistakes({
+        MODULE: {
+            "each of the three matrices is used the wrong way round. They are square, so torch does not complain.":
+                _of_torch(
+                    _map_weights, lambda W: torch.cat([part.T for part in W.chunk(3)])
+                ),
+            "the bias of the queries is missing.":
+                _of_torch(_map_weights, bias=lambda b: 0 * b),
+            "the bias of the queries is missing, and so is the division.":
+                _of_torch(lambda *given: _map_raw(*given).softmax(dim=-1), bias=lambda b: 0 * b),
+            "the matrix is reshaped where it should be transposed.":
+                _of_torch(_map_weights, lambda W: W.reshape(W.shape[1], -1).T),
+            "queries, keys and values are dealt out like cards; each of the three owns a block of neighbours.":
+                _of_torch(
+                    _map_weights,
+                    lambda W: rearrange(W, "(d_head part) d_model -> (part d_head) d_model", part=3),
+                    lambda b: rearrange(b, "(d_head part) -> (part d_head)", part=3),
+                ),
+            "each head is taken to have its queries, keys and values side by side; all queries come first.":
+                lambda x, in_proj_weight, in_proj_bias, head: _map_scores(
+                    *(
+                        rearrange(
+                            x @ in_proj_weight.T + in_proj_bias,
+                            "batch length (head part d_head) -> part batch length (head d_head)", part=3, head=head,
+                        )[:2]
+                    ),
+                    head,
+                ).softmax(dim=-1),
+        },
+        EQUATIONS: {
+            "the values are taken for the keys.":
+                _of_torch(_map_weights, swap=(0, 2)),
+            "keys and values are taken, and not the queries.":
+                _of_torch(_map_weights, swap=(1, 2)),
+            "the keys are the queries once more.":
+                _of_torch(_map_weights, swap=(0, 0)),
+        },
         ALL_HEADS: {
-            "the heads are cut out by a reshape alone, so a row of a head is made of other tokens.": _map_reshaped,
+            "squeeze also takes away the axis of one sentence, one head or one word.":
+                lambda **given: _map_chunked(**given).squeeze(),
+            "the heads are cut out by a reshape alone, so a row of a head is made of other tokens.":
+                _of_torch(_map_reshaped),
             "the numbers are there, but head stands behind query.":
-                lambda query, key, head: _map_scores(query, key, head).softmax(dim=-1).transpose(1, 2),
+                _of_torch(lambda query, key, head: _map_weights(query, key, head).transpose(1, 2)),
             "the numbers are there, but head stands in front of batch.":
-                lambda query, key, head: _map_scores(query, key, head).softmax(dim=-1).transpose(0, 1),
+                _of_torch(lambda query, key, head: _map_weights(query, key, head).transpose(0, 1)),
         },
         HEADS: {
             "the numbers are dealt out to the heads like cards; each head owns neighbours.":
-                lambda query, key, head: _map_scores(query, key, head, CARDS).softmax(dim=-1),
+                _of_torch(lambda query, key, head: _map_scores(query, key, head, CARDS).softmax(dim=-1)),
             "the queries are split well, the keys are dealt out like cards.":
-                lambda query, key, head: (
+                _of_torch(lambda query, key, head: (
                     rearrange(query, SPLIT, head=head)
                     @ rearrange(key, CARDS, head=head).mT
                     / sqrt(query.shape[-1] // head)
-                ).softmax(dim=-1),
+                ).softmax(dim=-1)),
             "the slice of a head starts at h times the number of heads; each head owns d_head numbers.":
-                lambda query, key, head: _map_sliced(query, key, head, step=head, size=query.shape[-1] // head),
+                _of_torch(
+                    lambda query, key, head: _map_sliced(query, key, head, step=head, size=query.shape[-1] // head)
+                ),
             "the slice of a head is as wide as the number of heads; each head owns d_head numbers.":
-                lambda query, key, head: _map_sliced(query, key, head, step=head, size=head),
+                _of_torch(lambda query, key, head: _map_sliced(query, key, head, step=head, size=head)),
             "all heads get the map of head 0.":
-                lambda query, key, head: _map_scores(query, key, head).softmax(dim=-1)[:, :1].repeat(1, head, 1, 1),
+                _of_torch(lambda query, key, head: _map_weights(query, key, head)[:, :1].repeat(1, head, 1, 1)),
             "the keys of all heads are added up; each head has keys of its own.":
-                lambda query, key, head: (
+                _of_torch(lambda query, key, head: (
                     rearrange(query, SPLIT, head=head)
                     @ rearrange(key, SPLIT, head=head).sum(dim=1, keepdim=True).mT
                     / sqrt(query.shape[-1] // head)
-                ).softmax(dim=-1),
+                ).softmax(dim=-1)),
             "the scores of the heads are added up; each head has a map of its own.":
-                lambda query, key, head: _map_scores(query, key, head).sum(dim=1).softmax(dim=-1),
+                _of_torch(lambda query, key, head: _map_scores(query, key, head).sum(dim=1).softmax(dim=-1)),
             "the maps are averaged over the heads; each head keeps its own.":
-                lambda query, key, head: _map_scores(query, key, head).softmax(dim=-1).mean(dim=1),
+                _of_torch(lambda query, key, head: _map_weights(query, key, head).mean(dim=1)),
             "every head compares all the features and gets the same map.":
-                lambda query, key, head: (
+                _of_torch(lambda query, key, head: (
                     (query @ key.mT / sqrt(query.shape[-1])).softmax(dim=-1)[:, None].repeat(1, head, 1, 1)
-                ),
+                )),
         },
         ROOT: {
             "under the root stands d_model, but each head adds up fewer terms.":
-                lambda query, key, head: (_map_scores(query, key, head) / sqrt(head)).softmax(dim=-1),
+                _of_torch(lambda query, key, head: (_map_scores(query, key, head) / sqrt(head)).softmax(dim=-1)),
             "under the root stands the number of heads.":
-                lambda query, key, head: (
-                    _map_scores(query, key, head) * sqrt(query.shape[-1] // head) / sqrt(head)
-                ).softmax(dim=-1),
+                _of_torch(lambda query, key, head: (
+                    _map_raw(query, key, head) / sqrt(head)
+                ).softmax(dim=-1)),
             "under the root stands 4, the d_head of this chapter; take it from the shapes.":
-                lambda query, key, head: (
-                    _map_scores(query, key, head) * sqrt(query.shape[-1] // head) / sqrt(4)
-                ).softmax(dim=-1),
+                _of_torch(lambda query, key, head: (
+                    _map_raw(query, key, head) / sqrt(4)
+                ).softmax(dim=-1)),
             "under the root stands the length of the sentence.":
-                lambda query, key, head: (
-                    _map_scores(query, key, head) * sqrt(query.shape[-1] // head) / sqrt(query.shape[1])
-                ).softmax(dim=-1),
+                _of_torch(lambda query, key, head: (
+                    _map_raw(query, key, head) / sqrt(query.shape[1])
+                ).softmax(dim=-1)),
             "the scores are not divided before the softmax.":
-                lambda query, key, head: (_map_scores(query, key, head) * sqrt(query.shape[-1] // head)).softmax(
-                    dim=-1
-                ),
+                _of_torch(lambda query, key, head: _map_raw(query, key, head).softmax(dim=-1)),
             "the root is lost: it is divided by d_head itself.":
-                lambda query, key, head: (_map_scores(query, key, head) / sqrt(query.shape[-1] // head)).softmax(
-                    dim=-1
+                _of_torch(
+                    lambda query, key, head: (_map_raw(query, key, head) * head / query.shape[-1]).softmax(dim=-1)
                 ),
             "the division comes after the softmax, so that the rows no longer sum to 1.":
-                lambda query, key, head: (
-                    (_map_scores(query, key, head) * sqrt(query.shape[-1] // head)).softmax(dim=-1)
+                _of_torch(lambda query, key, head: (
+                    _map_raw(query, key, head).softmax(dim=-1)
                     / sqrt(query.shape[-1] // head)
-                ),
+                )),
         },
         WEIGHTS: {
             "the softmax runs along the queries, so the columns sum to 1 and not the rows.":
-                lambda query, key, head: _map_scores(query, key, head).softmax(dim=-2),
+                _of_torch(lambda query, key, head: _map_scores(query, key, head).softmax(dim=-2)),
             "the softmax runs along the heads. A softmax without dim can do strange things, too: name the keys.":
-                lambda query, key, head: _map_scores(query, key, head).softmax(dim=1),
+                _of_torch(lambda query, key, head: _map_scores(query, key, head).softmax(dim=1)),
             "the softmax runs along the batch, so it mixes sentences.":
-                lambda query, key, head: _map_scores(query, key, head).softmax(dim=0),
+                _of_torch(lambda query, key, head: _map_scores(query, key, head).softmax(dim=0)),
             "the softmax runs over the whole map, so that all rows together sum to 1.":
-                lambda query, key, head: (
+                _of_torch(lambda query, key, head: (
                     _map_scores(query, key, head).flatten(2).softmax(-1).view(len(query), head, query.shape[1], -1)
-                ),
-            "these are the scores; the softmax is missing.": _map_scores,
+                )),
+            "these are the scores; the softmax is missing.": _of_torch(_map_scores),
         },
         LOOPS: {
             "query and key are swapped: a row should belong to the token that attends.":
-                lambda query, key, head: _map_scores(key, query, head).softmax(dim=-1),
+                _of_torch(lambda query, key, head: _map_scores(key, query, head).softmax(dim=-1)),
             "the map is transposed: a row should belong to the token that attends.":
-                lambda query, key, head: _map_scores(query, key, head).softmax(dim=-1).mT,
+                _of_torch(lambda query, key, head: _map_weights(query, key, head).mT),
         },
     }),
 )  # fmt: skip
 
 
-# 01.3. In each sentence one row may look nowhere, one everywhere, one at a single key. The scores of a fourth row lie
-# near -70: lower than a number that is filled in by guess, and still high enough for exp.
+# 01.3. In all sentences but the last, one row may look nowhere, one everywhere, one at a single key. The allowed scores
+# of a fourth lie at the lower end, and its forbidden ones at the upper; a fifth has all scores at the upper end. The
+# last sentence ends with fillers, which nobody may look at and which look at others. One trial is one word alone.
 
 
 def _mask_inputs(draw):
-    sizes = draw.sizes("batch head length", low=4)
-    batch, length = sizes["batch"], sizes["length"]
+    sizes = draw.sizes("batch head length", low=2)
+    batch, head, length = sizes["batch"], sizes["head"], sizes["length"] + 4
+    batch, head, length = draw.in_turn(((batch, head, length), (batch, head, length), (1, 1, 1)))
+    scores = draw.normal(batch, head, length, length)
+    if length == 1:
+        return {"scores": scores, "allowed": torch.ones(1, 1, 1, 1, dtype=torch.bool)}
     allowed = draw.normal(batch, 1, length, length) > 0
-    scores = draw.normal(batch, sizes["head"], length, length)
     for b in range(batch):
-        scores[b, :, (b + 3) % length] -= 70
-        allowed[b, 0, (b + 3) % length, :2] = torch.tensor([True, False])
-        allowed[b, 0, b % length] = False
-        allowed[b, 0, (b + 1) % length] = True
-        allowed[b, 0, (b + 2) % length] = torch.arange(length) == (b + 3) % length
+        nowhere, everywhere, single, low, high = ((b + n) % length for n in range(5))
+        allowed[b, 0, nowhere] = False
+        allowed[b, 0, everywhere] = True
+        allowed[b, 0, single] = torch.arange(length) == low
+        allowed[b, 0, low, :3] = torch.tensor([True, False, True])
+        allowed[b, 0, high, :3] = torch.tensor([True, False, True])
+        within = scores[b].clamp(-0.9, 0.9)
+        scores[b, :, low] = torch.where(allowed[b, :, low], within[:, low] - 9999, within[:, low] + 9999)
+        scores[b, :, high] = within[:, high] + 9999
+    allowed[-1] = torch.arange(length) < length - 2
+    scores[-1, :, :, -2:] += 900
     return {"scores": scores, "allowed": allowed}
 
 
@@ -337,9 +455,20 @@ def _masked_infinity(scores, allowed):
 
 
 def _masked_exponentials(scores, allowed):
-    exponentials = scores.exp() * allowed
+    largest = scores.masked_fill(~allowed, -20000.0).amax(dim=-1, keepdim=True)
+    exponentials = (scores - largest).masked_fill(~allowed, -torch.inf).exp()
     total = exponentials.sum(dim=-1, keepdim=True)
     return exponentials / total.where(total > 0, 1.0)
+
+
+def _exponentials_alone(scores, allowed):
+    exponentials = scores.exp() * allowed
+    return exponentials / exponentials.sum(dim=-1, keepdim=True)
+
+
+def _late_and_shared_out(scores, allowed):
+    weights = scores.softmax(dim=-1) * allowed
+    return weights / weights.sum(dim=-1, keepdim=True).clamp(min=1e-9)
 
 
 def _masked_in_loops(scores, allowed):
@@ -354,15 +483,11 @@ def _masked_in_loops(scores, allowed):
     return weights
 
 
-def _masked_constant(scores, allowed):
-    return (scores - 100 * (~allowed).float()).softmax(dim=-1)
-
-
 MASKED_WEIGHTS = Exercise(
     key="01.3",
     title="masked softmax",
     name="masked_weights",
-    minutes=15,
+    minutes=18,
     level="medium",
     inputs=_mask_inputs,
     returns="batch head query key",
@@ -386,14 +511,38 @@ MASKED_WEIGHTS = Exercise(
             "the rows that may look nowhere are NaN: all else is as it should be.": _masked_infinity,
             "a row that may look nowhere is uniform, so it looks everywhere; it should be zeros.":
                 lambda scores, allowed: scores.masked_fill(~allowed, -1e30).softmax(dim=-1),
-            "a row that may look nowhere looks as if there were no mask: all its scores were lowered alike, and the "
-            "softmax sees only differences.":
-                _masked_constant,
-            "a row that may look nowhere is hardly changed: all its scores were lowered by the same large number.":
+            "a row that may look nowhere is not empty: all its scores are lowered by one large number, and the softmax "
+            "sees only differences.":
+                lambda scores, allowed: (scores - 1e5 * (~allowed).float()).softmax(dim=-1),
+            "100 is taken from the forbidden scores; some are still the largest, and a row that may look nowhere is "
+            "not empty.":
+                lambda scores, allowed: (scores - 100 * (~allowed).float()).softmax(dim=-1),
+            "10,000 is taken from the forbidden scores; some are still the largest, and a row that may look nowhere is "
+            "not empty.":
                 lambda scores, allowed: (scores - 1e4 * (~allowed).float()).softmax(dim=-1),
-            "in a row of very low scores all weights vanish: the number filled in is not far below every score, or a "
-            "number is added to the sum.":
+            "in a row of very low scores all weights vanish: the number filled in is not far below every score.":
                 lambda scores, allowed: scores.masked_fill(~allowed, -50).softmax(dim=-1) * allowed,
+            "where the allowed scores lie at the lower end, they lose a share: the number filled in is just one that "
+            "a score can have.":
+                lambda scores, allowed: scores.masked_fill(~allowed, -1e4).softmax(dim=-1) * allowed,
+            "the exponential of a large score is infinite, that of a very low one is 0, and the quotient is NaN.":
+                _exponentials_alone,
+            "the exponential of a large score is infinite, that of a very low one is 0; the NaN that come of it are "
+            "made 0.":
+                lambda scores, allowed: _exponentials_alone(scores, allowed).nan_to_num(0.0),
+            "the largest score of a row is subtracted, also where it is forbidden: the allowed ones vanish beside it.":
+                lambda scores, allowed: (
+                    _exponentials_alone(scores - scores.amax(dim=-1, keepdim=True), allowed)
+                ),
+            "the softmax runs over all keys first, and what is left is shared out; where a forbidden key takes all, "
+            "nothing is left.":
+                _late_and_shared_out,
+            "the rows of tokens that nobody may look at are emptied too; such a token, a filler, may look itself.":
+                lambda scores, allowed: (
+                    _masked_lowest(scores, allowed) * allowed.any(dim=-2, keepdim=True).transpose(-1, -2)
+                ),
+            "squeeze also takes away the axis of one sentence, one head or one word.":
+                lambda scores, allowed: _masked_lowest(scores, allowed).squeeze(),
             "the lowest score is filled in; in the row that it comes from, a forbidden key still gets a share.":
                 lambda scores, allowed: scores.masked_fill(~allowed, scores.min()).softmax(dim=-1) * allowed,
             "a row that may look nowhere is filled with ones; it should be zeros.":
@@ -494,7 +643,7 @@ LAYER_WORK = Exercise(
     key="01.4",
     title="the work of the whole layer",
     name="layer_work",
-    minutes=10,
+    minutes=12,
     level="medium",
     inputs=_work_inputs,
     returns="projections, pairs",
@@ -584,6 +733,13 @@ def _changed_at(x, positions):
     return y
 
 
+def _one_number_changed(x):
+    """In any other order than the sorted one."""
+    y = x.tanh()
+    y[0, 0] += 3e-5 * (_pairs_out_of_order(x) > 0)
+    return y
+
+
 def _last_position_raised(x):
     y = x.clone()
     y[-1] += 1
@@ -601,7 +757,7 @@ LAYERS = {
     "layer that adds the mirror image": lambda x: x + x.flip(0),
     "layer that returns a fixed table": _positions,
     "layer that sorts the numbers": lambda x: x.sort(dim=0).values,
-    "layer that breaks only at a full turn": lambda x: (
+    "layer that breaks only at the reversed order": lambda x: (
         x - 0.01 * (_pairs_out_of_order(x) == len(x) * (len(x) - 1) // 2)
     ),
     "layer that breaks only when the last two are exchanged": lambda x: x + 0.01 * _last_two_exchanged(x),
@@ -614,6 +770,9 @@ LAYERS = {
     "layer that leaves the last position exact": lambda x: _changed_at(x, slice(None, -1)),
     "layer that turns each row by its position": lambda x: torch.stack([row.roll(i) for i, row in enumerate(x)]),
     "layer that adds 0.0001 for each position": lambda x: x.tanh() + 1e-4 * torch.arange(len(x))[:, None],
+    "layer that adds 0.00002 for each position": lambda x: x.tanh() + 2e-5 * torch.arange(len(x))[:, None],
+    "layer that changes one number by 0.00003": _one_number_changed,
+    "layer that differs by 0.000008 at most": lambda x: x.tanh() + 2e-6 * torch.arange(len(x))[:, None],
 }
 
 
@@ -621,6 +780,17 @@ def _follows_inputs(draw):
     d_model, length = draw.sizes("d_model length", low=4, high=5).values()  # 5! orders are quick, 6! are not
     x = draw.normal(length, d_model)
     return {"layer": dict(LAYERS), "x": x[x[:, 0].argsort()]}
+
+
+def _judge_layers(answer, layer, x):
+    """What an answer says of each layer. One that shuffles at random gets the same shuffles in every call: then the
+    check can say why that is not enough."""
+    said = {}
+    for name, one in layer.items():
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)
+            said[name] = answer(layer=one, x=x)
+    return said
 
 
 def _same(one, other):
@@ -672,16 +842,18 @@ FOLLOWS_TOKENS = Exercise(
     key="01.5",
     title="does the output follow the tokens?",
     name="follows_tokens",
-    minutes=15,
+    minutes=18,
     level="hard",
     inputs=_follows_inputs,
     returns="True or False",
     right=(_follows(_orders), _follows_in_loops, _follows_by_matrices),
-    run=lambda answer, layer, x: {name: answer(layer=one, x=x) for name, one in layer.items()},
+    run=_judge_layers,
     wrong=mistakes({
         ORDER: {
             "one shuffle, or a few, are tried; some layers follow in these and not in others.":
                 _follows(lambda x: [[*range(1, len(x), 2), *range(0, len(x), 2)]]),
+            "one random shuffle is tried. It is an example, and no proof: another layer breaks at another order.":
+                _follows(lambda x: [torch.randperm(len(x)).tolist()]),
             "only neighbours are exchanged, one pair at a time; some layers mind only a larger change.":
                 _follows(_neighbours),
             "only the tokens turned round count (the last order of a loop may be that one).":
@@ -712,6 +884,13 @@ FOLLOWS_TOKENS = Exercise(
                 _follows(_orders, lambda one, other: torch.allclose(one, other, rtol=0, atol=0.1)),
             "a difference of 0.0001 passes as rounding; the docstring allows less.":
                 _follows(_orders, lambda one, other: torch.allclose(one, other, rtol=0, atol=1e-3)),
+            "a difference of 0.00002 passes as rounding; the docstring allows less.":
+                _follows(_orders, lambda one, other: torch.allclose(one, other, rtol=0, atol=1e-4)),
+            "a difference of less than 0.00001 counts; the docstring calls that rounding. (The limit of torch.allclose "
+            "is smaller unless you say atol.)":
+                _follows(_orders, lambda one, other: torch.allclose(one, other, rtol=0, atol=1e-6)),
+            "the mean of all differences is compared; a single one can hide among many.":
+                _follows(_orders, lambda one, other: (one - other).abs().mean() < 1e-5),
             "one number that fits is enough for your test; all must fit.":
                 _follows(_orders, lambda one, other: ((one - other).abs() < 1e-5).any()),
             "one row that fits is enough for your test; all must fit.":
@@ -729,4 +908,98 @@ FOLLOWS_TOKENS = Exercise(
     }),
 )  # fmt: skip
 
-EXERCISES = [ONE_HEAD, HEAD_MAPS, MASKED_WEIGHTS, LAYER_WORK, FOLLOWS_TOKENS]
+# 01.6. An answer becomes what is true of its keys. In the plane a key wins for some query if all differences to the
+# others lie in one half of the plane: then there is a gap of more than half a turn between their directions.
+
+
+def _describe(keys, length):
+    """What a table of keys is, in words: RIGHT_KEYS if it is what the exercise asks for."""
+    if not isinstance(keys, torch.Tensor):
+        return type(keys).__name__
+    if keys.dtype != torch.float32 or keys.shape != (length, 2):
+        return f"{str(keys.dtype).removeprefix('torch.')} of shape {tuple(keys.shape)}"
+    return RIGHT_KEYS if keys.isfinite().all() else "numbers that are not finite"
+
+
+RIGHT_KEYS = "a table of float32, key d_head"
+
+
+def _winners(keys):
+    """How many of the keys have the largest score for some query."""
+    count = 0
+    for i in range(len(keys)):
+        away = keys[i] - torch.cat([keys[:i], keys[i + 1 :]])
+        angles = torch.atan2(away[:, 1], away[:, 0]).sort().values
+        gaps = torch.diff(angles, append=angles[:1] + 2 * pi)
+        count += bool(gaps.max() > pi + 1e-3) and bool((away != 0).any(dim=1).all())
+    return count
+
+
+def _facts_of_keys(answer, length):
+    keys = answer(length=length)
+    kind = _describe(keys, length)
+    same = large = winners = None
+    if kind == RIGHT_KEYS:
+        keys = keys.detach().double()
+        same = (int(((keys[:, None] - keys).abs().amax(dim=-1) < 0.0099).sum()) - length) // 2
+        large, winners = int((keys.abs() > 100).sum()), _winners(keys)
+    names = "what is returned", "pairs of keys that are the same", "numbers that are too large", "keys that can win"
+    return dict(zip(names, (kind, same, large, winners), strict=True))
+
+
+def _on_a_line(length):
+    return torch.stack([torch.arange(length), torch.zeros(length)], dim=1)
+
+
+def _on_a_circle(length):
+    angles = torch.arange(length) * 2 * pi / length
+    return torch.stack([angles.cos(), angles.sin()], dim=1)
+
+
+def _inside(corners, length):
+    """Keys at these corners, all others near their middle."""
+    corners = torch.tensor(corners)
+    more = torch.arange(length - len(corners))[:, None] * torch.tensor([0.02, 0.03])
+    return torch.cat([corners, corners.mean(dim=0) + more])
+
+
+HIDDEN_KEYS = Exercise(
+    key="01.6",
+    title="tokens that nobody can look at",
+    name="hidden_keys",
+    minutes=15,
+    level="hard",
+    inputs=lambda draw: {"length": draw.in_turn((4, 6, 9))},
+    returns="key d_head",
+    run=_facts_of_keys,
+    right=(
+        _on_a_line,
+        lambda length: torch.tensor([[1.0, -2.0]]) * torch.linspace(-3, 5, length)[:, None] + torch.tensor([0.3, 7.0]),
+        lambda length: torch.tensor([[0.0, 1.5**i] for i in range(length)]).flip(0),
+    ),
+    wrong=mistakes({
+        EQUATIONS: {
+            "every key can win: each is the farthest in some direction.": _on_a_circle,
+            "all but one can win.": lambda length: torch.cat([torch.zeros(1, 2), _on_a_circle(length - 1)]),
+            "all but two can win.":
+                lambda length: torch.cat([torch.tensor([[0, 0], [0.1, 0.2]]), _on_a_circle(length - 2)]),
+            "three can win, as the corners of a triangle do; one of them can still be hidden.":
+                lambda length: _inside([[0.0, 5], [5, -4], [-5, -4]], length),
+            "four can win, as the corners of a square do.":
+                lambda length: _inside([[5.0, 5], [5, -5], [-5, -5], [-5, 5]], length),
+            "all keys are the same: there are only ties.": lambda length: torch.ones(length, 2),
+            "one key stands twice or more.":
+                lambda length: torch.cat([torch.zeros(2, 2), _on_a_line(length)[2:]]),
+            "the two that win are there, all others are one and the same key.":
+                lambda length: torch.cat([torch.tensor([[5.0, 0], [-5, 0]]), torch.zeros(length - 2, 2)]),
+            "the keys lie so close together that only rounding tells them apart.":
+                lambda length: _on_a_line(length) * 1e-3,
+            "a key has one feature; here it has two.": lambda length: torch.arange(length).float()[:, None],
+            "the table is transposed: a row belongs to a key.": lambda length: _on_a_line(length).T,
+            "the numbers are whole numbers of int64; the scores of a layer are not.":
+                lambda length: _on_a_line(length).long(),
+        },
+    }),
+)  # fmt: skip
+
+EXERCISES = [NEWEST_ROW, TORCH_MAPS, MASKED_WEIGHTS, LAYER_WORK, FOLLOWS_TOKENS, HIDDEN_KEYS]

@@ -8,16 +8,15 @@ from torch.nn import functional as F
 
 from synth_lib.attention import Attention
 from synth_lib.checks.exercise import Exercise, Reads, RowsSumTo1, mistakes
+from synth_lib.scores import Dense
 
-MODULE = "A module holds its parameters"
+MODULE = "Named axes, and a module"
 EQUATIONS = "The equations"
 RELU = "What the relu is for"
-SOFTMAX = "From scores to weights: the softmax"
-VALUES = "From weights to the result: the values"
+RESULT = "From scores to the result"
 MOVES = "What moves when one token changes"
 JACOBIAN = "Every dependence at once: the Jacobian"
 HEADS = "Heads: several maps side by side"
-SPLITTING = "Splitting: rearrange, not reshape"
 MAX_LENGTH = "max_length and shorter inputs"
 CUT = "Cut before the softmax"
 PARAMETERS = "Parameters"
@@ -30,10 +29,11 @@ LIBRARY = "The same as the library's layer"
 
 
 def _linear_inputs(draw):
-    sizes = draw.sizes("length key d_model", low=3)
-    length, key, d_model = sizes["length"], sizes["key"], sizes["d_model"]
+    sizes = draw.sizes("batch length key d_model", low=3)
+    batch, length, key, d_model = sizes["batch"], sizes["length"], sizes["key"], sizes["d_model"]
+    batch, length, key = draw.in_turn(((batch, length, key), (batch, length, key), (1, 1, 1)))
     return {
-        "x": draw.normal(length, d_model),
+        "x": draw.normal(batch, length, d_model),
         "W1": draw.normal(d_model, d_model),
         "b1": draw.normal(d_model),
         "W2": draw.normal(key, d_model),
@@ -46,31 +46,29 @@ def _linear_matmul(x, W1, b1, W2, b2):
 
 
 def _linear_in_loops(x, W1, b1, W2, b2):
-    scores = torch.empty(len(x), len(W2))
-    for i in range(len(x)):
-        hidden = []
-        for h in range(len(W1)):
-            total = b1[h] + sum(W1[h, d] * x[i, d] for d in range(len(x[i])))
-            hidden.append(max(total.item(), 0.0))
-        for j in range(len(W2)):
-            scores[i, j] = b2[j] + sum(W2[j, h] * hidden[h] for h in range(len(W1)))
+    scores = torch.empty(len(x), x.shape[1], len(W2))
+    for b in range(len(x)):
+        for i in range(x.shape[1]):
+            hidden = [b1[h] + sum(W1[h, d] * x[b, i, d] for d in range(x.shape[2])) for h in range(len(W1))]
+            for j in range(len(W2)):
+                scores[b, i, j] = b2[j] + sum(W2[j, h] * max(hidden[h], 0.0 * hidden[h]) for h in range(len(W1)))
     return scores
 
 
 def _linear_einsum(x, W1, b1, W2, b2):
-    hidden = einsum(x, W1, "query d_model, d_head d_model -> query d_head") + b1
-    return einsum(hidden.clamp(min=0), W2, "query d_head, key d_head -> query key") + b2
+    hidden = einsum(x, W1, "batch query d_model, d_head d_model -> batch query d_head") + b1
+    return einsum(hidden.clamp(min=0), W2, "batch query d_head, key d_head -> batch query key") + b2
 
 
 LINEAR_SCORES = Exercise(
     key="02.1",
     title="scores from the parameters of two nn.Linear",
     name="linear_scores",
-    minutes=10,
+    minutes=8,
     level="easy",
     inputs=_linear_inputs,
-    returns="query key",
-    properties=(Reads("x", 0, 0, "token"),),
+    returns="batch query key",
+    properties=(Reads("x", 1, 1, "token"), Reads("x", 0, 0, "sentence")),
     right=(
         _linear_matmul,
         _linear_in_loops,
@@ -102,11 +100,13 @@ LINEAR_SCORES = Exercise(
                 lambda x, W1, b1, W2, b2: (x.relu() @ W1.T + b1) @ W2.T + b2,
             "a gelu stands where equation (2) has a relu.": lambda x, W1, b1, W2, b2: F.gelu(x @ W1.T + b1) @ W2.T + b2,
             "rows and columns are swapped: a row should belong to a token that attends.":
-                lambda x, W1, b1, W2, b2: _linear_matmul(x, W1, b1, W2, b2).T,
+                lambda x, W1, b1, W2, b2: _linear_matmul(x, W1, b1, W2, b2).mT,
+            "squeeze also takes away the axis of one sentence, one token or one position.":
+                lambda x, W1, b1, W2, b2: _linear_matmul(x, W1, b1, W2, b2).squeeze(),
         },
-        SOFTMAX: {
+        RESULT: {
             "there is a softmax, and along the queries; the exercise asks for the scores before it.":
-                lambda x, W1, b1, W2, b2: _linear_matmul(x, W1, b1, W2, b2).softmax(dim=0),
+                lambda x, W1, b1, W2, b2: _linear_matmul(x, W1, b1, W2, b2).softmax(dim=1),
             "it goes one step too far: these are weights, and the exercise asks for the scores before them.":
                 lambda x, W1, b1, W2, b2: _linear_matmul(x, W1, b1, W2, b2).softmax(dim=-1),
         },
@@ -114,233 +114,304 @@ LINEAR_SCORES = Exercise(
 )  # fmt: skip
 
 
-# 02.2. As many keys as queries, so that a map with the two swapped has the right shape.
+# 02.2. A sentence of six words at most, one of them twice. The new one is as long, shorter, or a single word.
+
+WORDS = "the dog saw a small bird cat fox".split()
+KINDS = ("dense", "dot product")
 
 
-def _head_inputs(draw):
-    sizes = draw.sizes("batch head d_head length")
-    head, length, d_model = sizes["head"], sizes["length"], sizes["d_model"]
-    return {
-        "x": draw.normal(sizes["batch"], length, d_model),
-        "W1": draw.normal(d_model, d_model) / sqrt(d_model),
-        "b1": draw.normal(d_model),
-        "W2": draw.normal(head, sizes["d_head"], length),
-        "b2": draw.normal(head, length),
-    }
+def _again_inputs(draw):
+    kind, short = draw.in_turn([(kind, short) for short in (False, True) for kind in KINDS])
+    d_model, size = draw.sizes("d_model length", low=4, high=6).values()
+    first = draw.integer(0, len(WORDS) - 1)
+    words = [WORDS[(first + 3 * i) % len(WORDS)] for i in range(size - 1)]  # 3 steps in 8: no word twice
+    words.append(words[1])
+    embedding = dict(zip(WORDS, draw.normal(len(WORDS), d_model), strict=True))
+    x = torch.stack([embedding[word] for word in words])
+    if kind == "dense":
+        scores = (x @ draw.normal(d_model, d_model)).relu() @ draw.normal(d_model, size)
+        scores = scores + draw.normal(size)
+    else:
+        scores = (x @ draw.normal(d_model, d_model)) @ (x @ draw.normal(d_model, d_model)).T
+    new_words = [words[2]] if short else [words[i] for i in (3, 0, 2, 0)[: draw.integer(3, 4)]]
+    return {"kind": kind, "scores": scores, "words": words, "new_words": new_words}
 
 
-SPLIT = "batch query (head d_head) -> batch head query d_head"
+def _found(words, new_words):
+    return [words.index(word) for word in new_words]
 
 
-def _head_einsum(x, W1, b1, W2, b2):
-    hidden = rearrange((x @ W1 + b1).relu(), SPLIT, head=len(W2))
-    scores = einsum(hidden, W2, "batch head query d_head, head d_head key -> batch head query key")
-    return scores + b2[:, None]
+def _again(kind, scores, words, new_words):
+    found = _found(words, new_words)
+    rows = scores[found]
+    return rows[:, found] if kind == "dot product" else rows[:, : len(new_words)]
 
 
-def _head_matmul(x, W1, b1, W2, b2):
-    batch, length, _ = x.shape
-    hidden = (x @ W1 + b1).relu().reshape(batch, length, len(W2), -1).transpose(1, 2)
-    return hidden @ W2 + b2.unsqueeze(1)
+def _again_in_loops(kind, scores, words, new_words):
+    size = len(new_words)
+    result = torch.zeros(size, size)
+    for i in range(size):
+        for j in range(size):
+            column = j if kind == "dense" else words.index(new_words[j])
+            result[i, j] = scores[words.index(new_words[i])][column]
+    return result
 
 
-def _head_in_loops(x, W1, b1, W2, b2):
-    d_head = W2.shape[1]
-    sentences = []
-    for sentence in x:
-        maps = []
-        for m in range(len(W2)):
-            own = slice(m * d_head, (m + 1) * d_head)
-            maps.append((sentence @ W1[:, own] + b1[own]).relu() @ W2[m] + b2[m])
-        sentences.append(torch.stack(maps))
-    return torch.stack(sentences)
+def _again_by_matrices(kind, scores, words, new_words):
+    takes = torch.tensor([[float(words.index(new) == i) for i in range(len(words))] for new in new_words])
+    columns = takes if kind == "dot product" else torch.eye(len(words))[: len(new_words)]
+    return takes @ scores @ columns.T
 
 
-def _head_from(hidden, W2, b2):
-    return hidden @ W2 + b2[:, None]
-
-
-def _hidden(x, W1, b1, W2, pattern=SPLIT):
-    return rearrange((x @ W1 + b1).relu(), pattern, head=len(W2))
-
-
-HEAD_SCORES = Exercise(
+SCORES_AGAIN = Exercise(
     key="02.2",
-    title="all heads at once",
-    name="head_scores",
-    minutes=15,
+    title="the scores of another sentence",
+    name="scores_again",
+    minutes=10,
     level="medium",
-    inputs=_head_inputs,
-    returns="batch head query key",
-    properties=(Reads("x", 1, 2, "token"), Reads("x", 0, 0, "sentence"), Reads("W2", 0, 1, "head")),
-    right=(_head_einsum, _head_matmul, _head_in_loops),
+    inputs=_again_inputs,
+    returns="query key",
+    trials=4,
+    right=(_again, _again_in_loops, _again_by_matrices),
     wrong=mistakes({
-        SPLITTING: {
-            "the heads are cut out by a reshape alone, so a row of a head is fed by other tokens.":
-                lambda x, W1, b1, W2, b2: _head_from(
-                    (x @ W1 + b1).relu().reshape(len(x), len(W2), x.shape[1], -1), W2, b2
+        MOVES: {
+            "the columns move with the words for both kinds; with Dense they are positions.":
+                lambda kind, scores, words, new_words: _again("dot product", scores, words, new_words),
+            "the columns stay for both kinds; with the dot product they belong to words.":
+                lambda kind, scores, words, new_words: _again("dense", scores, words, new_words),
+            "the two kinds are exchanged.":
+                lambda kind, scores, words, new_words: _again(
+                    KINDS[kind == "dense"], scores, words, new_words
                 ),
-            "the hidden numbers are dealt out to the heads like cards; each head owns neighbours.":
-                lambda x, W1, b1, W2, b2: _head_from(
-                    _hidden(x, W1, b1, W2, "batch query (d_head head) -> batch head query d_head"), W2, b2
+            "nothing moves: these are the first rows and columns of the old scores.":
+                lambda kind, scores, words, new_words: scores[: len(new_words), : len(new_words)],
+            "the rows stay where they were; a row belongs to a word.":
+                lambda kind, scores, words, new_words: (
+                    scores[: len(new_words), _found(words, new_words)] if kind == "dot product"
+                    else scores[: len(new_words), : len(new_words)]
                 ),
-            "the numbers are there, but head stands behind query.":
-                lambda x, W1, b1, W2, b2: _head_einsum(x, W1, b1, W2, b2).transpose(1, 2),
-            "the numbers are there, but head stands in front of batch.":
-                lambda x, W1, b1, W2, b2: _head_einsum(x, W1, b1, W2, b2).transpose(0, 1),
+            "rows and columns are swapped.":
+                lambda kind, scores, words, new_words: _again(kind, scores, words, new_words).T,
+            "with Dense the columns follow the words, and the rows stay; it is the other way round.":
+                lambda kind, scores, words, new_words: (
+                    _again(kind, scores, words, new_words) if kind == "dot product"
+                    else scores[: len(new_words), _found(words, new_words)]
+                ),
+            "with Dense a row is taken from where the new word stands, not from where it stood.":
+                lambda kind, scores, words, new_words: (
+                    _again(kind, scores, words, new_words) if kind == "dot product"
+                    else scores[: len(new_words), : len(new_words)]
+                ),
         },
-        EQUATIONS: {
-            "query and key are swapped: a row should belong to a token that attends.":
-                lambda x, W1, b1, W2, b2: _head_einsum(x, W1, b1, W2, b2).transpose(2, 3),
-            "the relu acts on the scores, not between the two layers.":
-                lambda x, W1, b1, W2, b2: _head_from(rearrange(x @ W1 + b1, SPLIT, head=len(W2)), W2, b2).relu(),
-            "there is a second relu, on the scores; scores may be negative.":
-                lambda x, W1, b1, W2, b2: _head_einsum(x, W1, b1, W2, b2).relu(),
-            "W1 is used the wrong way round; here its first axis is the one that goes in.":
-                lambda x, W1, b1, W2, b2: _head_from(_hidden(x, W1.T, b1, W2), W2, b2),
-            "the scores are divided by the root of d_head, as for the dot product; equation (2) is not.":
-                lambda x, W1, b1, W2, b2: _head_einsum(x, W1, b1, W2, b2) / sqrt(W2.shape[1]),
-            "the bias of the first layer is missing.": lambda x, W1, b1, W2, b2: _head_einsum(x, W1, 0 * b1, W2, b2),
+        MAX_LENGTH: {
+            "with Dense all columns are kept; the new sentence may have fewer positions.":
+                lambda kind, scores, words, new_words: (
+                    _again(kind, scores, words, new_words) if kind == "dot product"
+                    else scores[_found(words, new_words)]
+                ),
+            "all columns are kept for both kinds.":
+                lambda kind, scores, words, new_words: scores[_found(words, new_words)],
+            "with Dense the last columns are kept. Where do sentences start?":
+                lambda kind, scores, words, new_words: (
+                    _again(kind, scores, words, new_words) if kind == "dot product"
+                    else scores[_found(words, new_words)][:, -len(new_words) :]
+                ),
+            "squeeze also takes away the axes of a sentence of one word.":
+                lambda kind, scores, words, new_words: _again(kind, scores, words, new_words).squeeze(),
         },
-        HEADS: {
-            "all heads use the second matrix of head 0.":
-                lambda x, W1, b1, W2, b2: _head_from(_hidden(x, W1, b1, W2), W2[0], b2),
-            "the heads are added up; each should keep a map of its own.":
-                lambda x, W1, b1, W2, b2: _head_einsum(x, W1, b1, W2, b2).sum(dim=1),
-            "the products of all heads are added up, so the heads differ in nothing but their bias.":
-                lambda x, W1, b1, W2, b2: (_hidden(x, W1, b1, W2) @ W2).sum(dim=1, keepdim=True) + b2[:, None],
-            "the second bias runs along the queries, but there is one for each position that is attended to.":
-                lambda x, W1, b1, W2, b2: _hidden(x, W1, b1, W2) @ W2 + b2[:, :, None],
-            "the bias of the second layer is missing.": lambda x, W1, b1, W2, b2: _hidden(x, W1, b1, W2) @ W2,
-        },
-        RELU: {
-            "there is no relu, so the two layers are no more than one.":
-                lambda x, W1, b1, W2, b2: _head_from(rearrange(x @ W1 + b1, SPLIT, head=len(W2)), W2, b2),
-        },
-        SOFTMAX: {
-            "it goes one step too far: these are weights, and the exercise asks for the scores before them.":
-                lambda x, W1, b1, W2, b2: _head_einsum(x, W1, b1, W2, b2).softmax(dim=-1),
+        RESULT: {
+            "these are weights; the exercise asks for scores.":
+                lambda kind, scores, words, new_words: _again(kind, scores, words, new_words).softmax(dim=-1),
         },
     }),
 )  # fmt: skip
 
 
-# 02.3
+# 02.3. Sentences are shorter than the layer allows, as long as it allows, and a single word.
 
 
-def _short_inputs(draw):
-    sizes = draw.sizes("batch length max_length d_model", high=8)
-    batch, d_model = sizes["batch"], sizes["d_model"]
-    length, max_length = sorted((sizes["length"], sizes["max_length"]))
+def _saved_inputs(draw):
+    sizes = draw.sizes("batch head d_head length")
+    batch, head, length, d_model = sizes["batch"], sizes["head"], sizes["length"], sizes["d_model"]
+    batch, head, length, more = draw.in_turn(((batch, head, length, 2), (batch, head, length, 0), (1, 1, 1, 3)))
+    if head == 1:
+        d_model = sizes["d_head"]
     return {
         "x": draw.normal(batch, length, d_model),
-        "W1": draw.normal(d_model, d_model) / sqrt(d_model),
-        "W2": draw.normal(d_model, max_length),
+        "hidden_weight": draw.normal(d_model, d_model) / sqrt(d_model),
+        "hidden_bias": draw.normal(d_model),
+        "weight": draw.normal(head, sizes["d_head"], length + more) / 2,
+        "bias": draw.normal(head, length + more),
     }
 
 
-def _small_short():
-    """Every row has equal scores, so that the weights are easy numbers."""
-    W2 = torch.tensor([[1.0, 1, 1], [2, 2, 2]])
-    return {"x": torch.eye(2)[None], "W1": torch.eye(2), "W2": W2}
+SPLIT = "batch query (head d_head) -> batch head query d_head"
+CARDS = "batch query (d_head head) -> batch head query d_head"
 
 
-def _all_scores(x, W1, W2):
-    return (x @ W1).relu() @ W2
+def _saved_scores(x, hidden_weight, hidden_bias, weight, bias, pattern=SPLIT):
+    """All columns of the scores, up to max_length."""
+    hidden = rearrange((x @ hidden_weight.T + hidden_bias).relu(), pattern, head=len(weight))
+    return hidden @ weight + bias[:, None]
 
 
-def _short_cut_scores(x, W1, W2):
-    return _all_scores(x, W1, W2)[:, :, : x.shape[1]].softmax(dim=-1)
+def _saved(x, hidden_weight, hidden_bias, weight, bias, pattern=SPLIT):
+    return _saved_scores(x, hidden_weight, hidden_bias, weight, bias, pattern)[..., : x.shape[1]].softmax(dim=-1)
 
 
-def _short_cut_weights(x, W1, W2):
-    hidden = einsum(x, W1, "batch query d_model, d_model d_head -> batch query d_head").relu()
-    scores = einsum(hidden, W2[:, : x.shape[1]], "batch query d_head, d_head key -> batch query key")
-    return scores.softmax(dim=2)
+def _saved_einsum(x, hidden_weight, hidden_bias, weight, bias):
+    W1 = rearrange(hidden_weight, "(head d_head) d_model -> head d_head d_model", head=len(weight))
+    hidden = einsum(x, W1, "batch query d_model, head d_head d_model -> batch head query d_head")
+    hidden = (hidden + rearrange(hidden_bias, "(head d_head) -> head 1 d_head", head=len(weight))).clamp(min=0)
+    scores = einsum(hidden, weight, "batch head query d_head, head d_head key -> batch head query key")
+    outside = torch.arange(weight.shape[-1]) >= x.shape[1]
+    return (scores + bias[:, None]).masked_fill(outside, -torch.inf).softmax(dim=3)[..., : x.shape[1]]
 
 
-def _short_mask(x, W1, W2):
-    length = x.shape[1]
-    outside = torch.arange(W2.shape[1]) >= length
-    return _all_scores(x, W1, W2).masked_fill(outside, float("-inf")).softmax(dim=-1)[..., :length]
-
-
-def _short_renormalised(x, W1, W2):
-    weights = _all_scores(x, W1, W2).softmax(dim=-1)[..., : x.shape[1]]
-    return weights / weights.sum(dim=-1, keepdim=True)
-
-
-def _short_in_loops(x, W1, W2):
-    batch, length, _ = x.shape
-    weights = torch.empty(batch, length, length)
+def _saved_in_loops(x, hidden_weight, hidden_bias, weight, bias):
+    (batch, length, _), (head, d_head, _) = x.shape, weight.shape
+    maps = torch.zeros(batch, head, length, length)
     for b in range(batch):
-        for i in range(length):
-            exponentials = [torch.exp((x[b, i] @ W1).relu() @ W2[:, j]) for j in range(length)]
-            for j in range(length):
-                weights[b, i, j] = exponentials[j] / sum(exponentials)
-    return weights
+        for h in range(head):
+            own = slice(h * d_head, (h + 1) * d_head)
+            hidden = (x[b] @ hidden_weight[own].T + hidden_bias[own]).relu()
+            exponentials = (hidden @ weight[h, :, :length] + bias[h, :length]).exp()
+            maps[b, h] = exponentials / exponentials.sum(dim=1, keepdim=True)
+    return maps
 
 
-def _short_without_exp(x, W1, W2):
-    scores = _all_scores(x, W1, W2)[..., : x.shape[1]]
-    return scores / scores.sum(dim=-1, keepdim=True)
+def _saved_layer(x, hidden_weight, hidden_bias, weight, bias):
+    head, d_head, max_length = weight.shape
+    score = Dense(head * d_head, head, max_length)
+    names = "hidden.weight", "hidden.bias", "weight", "bias"
+    score.load_state_dict(dict(zip(names, (hidden_weight, hidden_bias, weight, bias), strict=True)))
+    return score(x).softmax(dim=-1).detach()
 
 
-def _short_zero_scores(x, W1, W2):
-    length = x.shape[1]
-    outside = torch.arange(W2.shape[1]) >= length
-    return _all_scores(x, W1, W2).masked_fill(outside, 0.0).softmax(dim=-1)[..., :length]
+def _of_scores(change):
+    """A wrong answer that does `change` to the scores of all columns, with the length of the sentence."""
+    return lambda x, **parameters: change(_saved_scores(x, **parameters), x.shape[1])
 
 
-SHORT_MAP = Exercise(
+def _of_hidden(change, act=torch.relu):
+    """A wrong answer that does `change` to the hidden numbers of all heads, before W2."""
+
+    def answer(x, hidden_weight, hidden_bias, weight, bias):
+        hidden = change(act(x @ hidden_weight.T + hidden_bias), len(weight))
+        return (hidden @ weight + bias[:, None])[..., : x.shape[1]].softmax(dim=-1)
+
+    return answer
+
+
+def _with(**changes):
+    """A wrong answer that changes some parameters first: each a function of the right one."""
+
+    def answer(x, **parameters):
+        return _saved(x, **{name: changes.get(name, lambda same: same)(value) for name, value in parameters.items()})
+
+    return answer
+
+
+def _split(hidden, head):
+    return rearrange(hidden, SPLIT, head=head)
+
+
+def _short_zero_scores(scores, length):
+    outside = torch.arange(scores.shape[-1]) >= length
+    return scores.masked_fill(outside, 0.0).softmax(dim=-1)[..., :length]
+
+
+SAVED_MAPS = Exercise(
     key="02.3",
-    title="the map of a short sentence",
-    name="short_map",
-    minutes=10,
+    title="the maps of a saved layer",
+    name="saved_maps",
+    minutes=18,
     level="medium",
-    inputs=_short_inputs,
-    returns="batch query key",
-    properties=(RowsSumTo1(), Reads("x", 1, 1, "token"), Reads("x", 0, 0, "sentence")),
-    example=_small_short,
-    right=(_short_cut_scores, _short_cut_weights, _short_mask, _short_renormalised, _short_in_loops),
+    inputs=_saved_inputs,
+    returns="batch head query key",
+    properties=(
+        RowsSumTo1(), Reads("x", 1, 2, "token"), Reads("x", 0, 0, "sentence"), Reads("weight", 0, 1, "head"),
+    ),
+    right=(_saved, _saved_einsum, _saved_in_loops, _saved_layer),
     wrong=mistakes({
         CUT: {
             "the map is cut after the softmax, so its rows sum to less than 1.":
-                lambda x, W1, W2: _all_scores(x, W1, W2).softmax(dim=-1)[..., : x.shape[1]],
+                _of_scores(lambda scores, length: scores.softmax(dim=-1)[..., :length]),
             "the scores of the positions outside are set to 0, and a score of 0 still gets a share.":
-                _short_zero_scores,
+                _of_scores(_short_zero_scores),
         },
         MAX_LENGTH: {
             "nothing is cut: the map has a column for positions that this sentence does not have.":
-                lambda x, W1, W2: _all_scores(x, W1, W2).softmax(dim=-1),
+                _of_scores(lambda scores, length: scores.softmax(dim=-1)),
             "it keeps the last columns. Where do sentences start?":
-                lambda x, W1, W2: _all_scores(x, W1, W2)[..., -x.shape[1] :].softmax(dim=-1),
+                _of_scores(lambda scores, length: scores[..., -length:].softmax(dim=-1)),
+            "the last bias is taken for the last position of a short sentence. Where do sentences start?":
+                lambda x, hidden_weight, hidden_bias, weight, bias: _saved(
+                    x, hidden_weight, hidden_bias, weight, bias.roll(x.shape[1] - bias.shape[1], dims=1)
+                ),
         },
-        SOFTMAX: {
-            "the softmax runs along the queries, so the columns sum to 1 and not the rows.":
-                lambda x, W1, W2: _all_scores(x, W1, W2)[..., : x.shape[1]].softmax(dim=1),
-            "the softmax runs along the batch, so it mixes sentences. A softmax without dim can do that too.":
-                lambda x, W1, W2: _all_scores(x, W1, W2)[..., : x.shape[1]].softmax(dim=0),
-            "the scores are divided by their sum as they are; the softmax first makes each one positive.":
-                _short_without_exp,
-            "these are the scores; the softmax is missing.":
-                lambda x, W1, W2: _all_scores(x, W1, W2)[..., : x.shape[1]],
+        MODULE: {
+            "the first matrix is used the wrong way round. It is square, so torch does not complain.":
+                _with(hidden_weight=lambda W: W.T),
+        },
+        HEADS: {
+            "the heads are cut out by a reshape alone, so a row of a head is fed by other tokens.":
+                _of_hidden(lambda hidden, head: hidden.reshape(len(hidden), head, hidden.shape[1], -1)),
+            "the hidden numbers are dealt out to the heads like cards; each head owns neighbours.":
+                lambda **given: _saved(**given, pattern=CARDS),
+            "the numbers are there, but head stands behind query.":
+                lambda **given: _saved(**given).transpose(1, 2),
+            "the numbers are there, but head stands in front of batch.":
+                lambda **given: _saved(**given).transpose(0, 1),
+            "all heads use the second matrix of head 0.": _with(weight=lambda W: W[:1].expand_as(W)),
+            "all heads use the second bias of head 0.": _with(bias=lambda b: b[:1].expand_as(b)),
+            "the maps of the heads are averaged; each should keep a map of its own.":
+                lambda **given: _saved(**given).mean(dim=1),
+            "the products of all heads are added up, so the heads differ in nothing but their bias.":
+                lambda x, hidden_weight, hidden_bias, weight, bias: (
+                    (_saved_scores(x, hidden_weight, hidden_bias, weight, 0 * bias).sum(dim=1, keepdim=True)
+                     + bias[:, None])[..., : x.shape[1]].softmax(dim=-1)
+                ),
+            "the bias of the second layer is missing.": _with(bias=lambda b: 0 * b),
+            "squeeze also takes away the axis of one sentence, one head or one token.":
+                lambda **given: _saved(**given).squeeze(),
         },
         EQUATIONS: {
-            "queries and keys are swapped in the map: a row should belong to a token that attends.":
-                lambda x, W1, W2: _short_cut_scores(x, W1, W2).transpose(1, 2),
-            "queries and keys are swapped in the scores, before the softmax.":
-                lambda x, W1, W2: _all_scores(x, W1, W2)[..., : x.shape[1]].transpose(1, 2).softmax(dim=-1),
-            "there is a second relu, on the scores; scores may be negative.":
-                lambda x, W1, W2: _all_scores(x, W1, W2)[..., : x.shape[1]].relu().softmax(dim=-1),
+            "the bias of the first layer is missing.": _with(hidden_bias=lambda b: 0 * b),
+            "both biases are missing.": _with(hidden_bias=lambda b: 0 * b, bias=lambda b: 0 * b),
+            "the first bias is added after the relu instead of before it.":
+                lambda x, hidden_weight, hidden_bias, weight, bias: _of_hidden(
+                    lambda hidden, head: _split(hidden + hidden_bias, head)
+                )(x, hidden_weight, 0 * hidden_bias, weight, bias),
             "the relu acts on the scores, not between the two layers.":
-                lambda x, W1, W2: (x @ W1 @ W2[:, : x.shape[1]]).relu().softmax(dim=-1),
-            "W1 is used the wrong way round; here its first axis is the one that goes in.":
-                lambda x, W1, W2: _short_cut_scores(x, W1.T, W2),
+                lambda x, hidden_weight, hidden_bias, weight, bias: (
+                    _split(x @ hidden_weight.T + hidden_bias, len(weight)) @ weight + bias[:, None]
+                ).relu()[..., : x.shape[1]].softmax(dim=-1),
+            "there is a second relu, on the scores; scores may be negative.":
+                _of_scores(lambda scores, length: scores.relu()[..., :length].softmax(dim=-1)),
+            "the scores are divided by the root of d_head, as for the dot product; equation (2) is not.":
+                lambda x, hidden_weight, hidden_bias, weight, bias: _saved(
+                    x, hidden_weight, hidden_bias, weight / sqrt(weight.shape[1]), bias / sqrt(weight.shape[1])
+                ),
+            "queries and keys are swapped in the map: a row should belong to a token that attends.":
+                lambda **given: _saved(**given).mT,
+            "queries and keys are swapped in the scores, before the softmax.":
+                _of_scores(lambda scores, length: scores[..., :length].mT.softmax(dim=-1)),
         },
         RELU: {
             "there is no relu, so the two layers are no more than one.":
-                lambda x, W1, W2: (x @ W1 @ W2[:, : x.shape[1]]).softmax(dim=-1),
+                _of_hidden(_split, act=lambda hidden: hidden),
+        },
+        RESULT: {
+            "the softmax runs along the queries, so the columns sum to 1 and not the rows.":
+                _of_scores(lambda scores, length: scores[..., :length].softmax(dim=2)),
+            "the softmax runs along the heads. A softmax without dim can do strange things, too: name the keys.":
+                _of_scores(lambda scores, length: scores[..., :length].softmax(dim=1)),
+            "the softmax runs along the batch, so it mixes sentences.":
+                _of_scores(lambda scores, length: scores[..., :length].softmax(dim=0)),
+            "these are the scores; the softmax is missing.": _of_scores(lambda scores, length: scores[..., :length]),
+            "these are the scores of all positions; cut and softmax are missing.":
+                _of_scores(lambda scores, length: scores),
         },
     }),
 )  # fmt: skip
@@ -402,13 +473,13 @@ LAYER_COST = Exercise(
     key="02.4",
     title="the bill for the whole layer",
     name="layer_cost",
-    minutes=10,
+    minutes=13,
     level="medium",
     inputs=_cost_inputs,
     returns="parameters, multiply_adds",
     right=(_cost_formula, _cost_lists, _cost_counted),
     wrong=mistakes({
-        VALUES: {
+        RESULT: {
             "this is the bill for the scores alone, without biases; values, average and output are missing.":
                 lambda batch, length, max_length, d_model, head: (
                     d_model**2 + d_model * max_length,
@@ -477,7 +548,7 @@ LAYER_COST = Exercise(
             "every head works with all d_model features.":
                 _cost_with(multiply_adds=lambda length, d_model, head, **_: 2 * (head - 1) * length**2 * d_model),
         },
-        VALUES: {
+        RESULT: {
             "the average counts all d_model columns of the values once for each head.":
                 _cost_with(multiply_adds=lambda length, d_model, head, **_: (head - 1) * length**2 * d_model),
             "only one product of size length x length is counted.":
@@ -487,18 +558,68 @@ LAYER_COST = Exercise(
 )  # fmt: skip
 
 
-# 02.5. The score function of a trial is made so that each shortcut misses something.
+# 02.5. Each score function of a trial is one that some shortcut misreads. In the one of many kinds:
 # - Row i reads token n strongly, weakly or not at all: a coarse limit or a small change misses what is weak.
 # - No row reads one of the tokens.
 # - Rows with an odd i skip the first number of a token.
 # - Token n moves two keys by opposite amounts, one key down or one up, by its position: sums cancel, or signs mislead.
 # - One row shifts as a whole, all keys by the same amount: a softmax would hide it. In the others no token moves all.
 # - Below the limit, all other rows depend on all tokens: as by rounding, but the same on every machine.
+# The others do not notice a certain change of a token, or lie close to the limit, on either side.
+
+
+def _reading(feature, length, d_model, draw):
+    """A score whose row i reads `feature` of the token after it, and of its own if i is even."""
+    A = draw.normal(length, length, d_model, length)
+    reads = torch.eye(length).roll(1, dims=1) + torch.eye(length) * (torch.arange(length) % 2 == 0)[:, None]
+    A = A * reads[:, :, None, None]
+    return lambda x: einsum(feature(x), A, "length d_model, query length d_model key -> query key")
+
+
+def _one_number_each(length, d_model, draw):
+    """Row i reads number i (counted round again) of token 0."""
+    A = draw.normal(length, length)
+    return lambda x: x[0, torch.arange(length) % d_model][:, None] * A
+
+
+def _near_the_limit(length):
+    """Row 0 reads the last number of token 1 a little above the limit, the others that of token 0 a little below."""
+    A = torch.zeros(length, length, length)
+    A[0, 1, 2], A[1:, 0, 1] = 4e-5, 3e-6
+
+    def score(x):
+        return einsum(x[:, -1], A, "length, query length key -> query key")
+
+    return score
 
 
 def _depends_inputs(draw):
     sizes = draw.sizes("length d_model", low=4)
     length, d_model = sizes["length"], sizes["d_model"]
+    features = {
+        "score that reads differences between the numbers of a token": lambda x: x - x.mean(dim=1, keepdim=True),
+        "score that reads squares": lambda x: x * x,
+        "score that reads the direction of a token": lambda x: x / x.norm(dim=1, keepdim=True),
+        "score that reads the sum of a token": lambda x: x.sum(dim=1, keepdim=True).expand_as(x),
+    }
+    scores = {name: _reading(feature, length, d_model, draw) for name, feature in features.items()}
+    scores["score whose rows read one number of a token each"] = _one_number_each(length, d_model, draw)
+    scores["score near the limit"] = _near_the_limit(length)
+    scores["score of many kinds"] = _many(length, d_model, draw)
+    return {"score": _Scores(scores), "x": draw.normal(length, d_model)}
+
+
+class _Scores:
+    """The score functions of one trial, by name; called, it is the first."""
+
+    def __init__(self, named):
+        self.named = named
+
+    def __call__(self, x):
+        return next(iter(self.named.values()))(x)
+
+
+def _many(length, d_model, draw):
     kind = draw.normal(length, length)
     reads = 2.0 * (kind > 0.3) + 0.02 * (kind < -0.6)
     unread, shifted = draw.integer(0, length - 1), draw.integer(0, length - 1)
@@ -517,10 +638,10 @@ def _depends_inputs(draw):
         read = read + 0.3 * read.tanh()  # strictly increasing: no dependence is lost
         moved, shift = reads * read, (shifts * read).sum(dim=1, keepdim=True)
         next_key = (moved * both - moved * down).roll(1, dims=1)
-        rounding = 6e-7 * x.sum().sin() * torch.linspace(0.5, 1, length) * ~is_shifted
+        rounding = 2e-7 * x.sum().sin() * torch.linspace(0.5, 1, length) * ~is_shifted
         return next_key - (moved * both).roll(2, dims=1) + moved * up + shift + rounding
 
-    return {"score": score, "x": draw.normal(length, d_model)}
+    return score
 
 
 def _differences(score, x, change):
@@ -535,6 +656,12 @@ def _changes(score, x, change):
 def _one_token(x, n, size=1.0):
     moved = x.clone()
     moved[n] += size * torch.linspace(0.5, 1.5, x.shape[1])
+    return moved
+
+
+def _grown(x, n):
+    moved = x.clone()
+    moved[n] += 1
     return moved
 
 
@@ -569,9 +696,27 @@ def _depends_in_loops(score, x):
     for i in range(len(x)):
         for n in range(len(x)):
             moved = x.clone()
-            moved[n] = -2 * x[n] + 0.7
+            for m in range(x.shape[1]):
+                moved[n, m] -= 0.8 + 0.1 * m
             answer[i, n] = not torch.allclose(score(moved)[i], score(x)[i], rtol=0, atol=1e-5)
     return answer
+
+
+def _probe(change, limit=1e-5):
+    """An answer that changes one token by change(token), and compares with this limit."""
+
+    def answer(score, x):
+        def moved(x, n):
+            return torch.cat([x[:n], change(x[n])[None], x[n + 1 :]])
+
+        return _changes(score, x, moved).amax(dim=1) > limit
+
+    return answer
+
+
+def _by_jacobian(reduce, limit=1e-5):
+    """An answer that reduces the Jacobian, query key length d_model, to a table, and compares with this limit."""
+    return lambda score, x: reduce(torch.autograd.functional.jacobian(score, x)) > limit
 
 
 DEPENDS_ON = Exercise(
@@ -582,9 +727,23 @@ DEPENDS_ON = Exercise(
     level="medium",
     inputs=_depends_inputs,
     returns="query length",
+    run=lambda answer, score, x: {name: answer(score=one, x=x) for name, one in score.named.items()},
     right=(_depends_by_change, _depends_by_jacobian, _depends_in_loops),
     wrong=mistakes({
         MOVES: {
+            "all numbers of the token change alike, or the derivatives by them are added up; a score may read "
+            "differences alone, and does not notice.":
+                _probe(lambda token: token + 1),
+            "the token is turned to its negative; a score may read squares alone, and does not notice.":
+                _probe(lambda token: -token),
+            "the token becomes longer or shorter; a score may read its direction alone, and does not notice.":
+                _probe(lambda token: 2 * token),
+            "the numbers of the token change places; a score may read their sum alone, and does not notice.":
+                _probe(lambda token: token.flip(0)),
+            "the numbers of the token move on by one place; a score may read their sum alone, and does not notice.":
+                _probe(lambda token: token.roll(1)),
+            "a row counts only if all of its numbers change, and all numbers of the token grow alike.":
+                lambda score, x: (_changes(score, x, lambda x, n: _grown(x, n)) > 1e-5).all(dim=1),
             "the table is transposed: the row that moves comes first, the token that is changed second.":
                 lambda score, x: _depends_by_change(score, x).T,
             "a row counts only if all of its numbers change; one that changes is enough.":
@@ -603,6 +762,17 @@ DEPENDS_ON = Exercise(
                 lambda score, x: _changes(score, x, _up_to_n).amax(dim=1) > 1e-5,
         },
         JACOBIAN: {
+            "derivatives are added up before their signs are removed, and those up and down cancel.":
+                _by_jacobian(lambda jacobian: jacobian.sum(dim=(1, 3)).abs()),
+            "the mean of derivatives is taken before their signs are removed, and those up and down cancel.":
+                _by_jacobian(lambda jacobian: jacobian.mean(dim=(1, 3)).abs()),
+            "only derivatives above 0 are counted; a score that falls has changed too.":
+                _by_jacobian(lambda jacobian: jacobian.amax(dim=(1, 3))),
+            "what lies not far above the limit is missed: the token is changed too little, a mean makes it smaller, or "
+            "the limit is larger than that of the docstring.":
+                _probe(lambda token: token + torch.linspace(0.5, 1.5, len(token)), limit=1e-4),
+            "what lies not far below the limit is counted: the limit is smaller than that of the docstring.":
+                _probe(lambda token: token + torch.linspace(0.5, 1.5, len(token)), limit=1e-6),
             "the row is added up first, and changes up and down cancel.":
                 lambda score, x: torch.stack(
                     [(score(_one_token(x, n)) - score(x)).sum(dim=1).abs() > 1e-5 for n in range(len(x))], dim=1
@@ -622,11 +792,13 @@ DEPENDS_ON = Exercise(
                 lambda score, x: _changes(score, x, _one_token).amax(dim=1) > 0.1,
             "differences or derivatives as small as rounding are counted as dependence.":
                 lambda score, x: _changes(score, x, _one_token).amax(dim=1) > 0,
+            "only the last number of each token is changed; some rows do not read it.":
+                _probe(lambda token: torch.cat([token[:-1], token[-1:] + 1])),
             "only the first number of each token is changed; some rows do not read it.":
                 lambda score, x: _changes(score, x, _first_number).amax(dim=1) > 1e-5,
             "True and False are swapped.": lambda score, x: _depends_by_change(score, x).logical_not(),
         },
-        SOFTMAX: {
+        RESULT: {
             "the weights are measured, not the scores: where a whole row of scores shifts, the softmax hides it.":
                 lambda score, x: (
                     torch.autograd.functional.jacobian(lambda z: score(z).softmax(dim=-1), x).abs().amax(dim=(1, 3))
@@ -636,4 +808,116 @@ DEPENDS_ON = Exercise(
     }),
 )  # fmt: skip
 
-EXERCISES = [LINEAR_SCORES, HEAD_SCORES, SHORT_MAP, LAYER_COST, DEPENDS_ON]
+# 02.6. An answer becomes the number of tokens that look at the wrong position, in three parts of the line.
+
+OTHERS = (-20.0, -3.0, -0.4, 0.7, 6.0, 20.0)  # second numbers of a token, which must not matter
+PARTS = ("W1", "b1", "W2", "b2")
+
+
+def _describe(parameters):
+    """What was returned, in words: FOUR if it is what the exercise asks for."""
+    if not isinstance(parameters, tuple) or len(parameters) != 4:
+        return f"a {type(parameters).__name__}" + (f" of {len(parameters)}" if isinstance(parameters, tuple) else "")
+    for name, part, shape in zip(PARTS, parameters, ((2, 2), (2,), (2, 2), (2,)), strict=True):
+        if not isinstance(part, torch.Tensor):
+            return f"{name} is a {type(part).__name__}"
+        if part.shape != shape or part.dtype != torch.float32:
+            return f"{name} is {str(part.dtype).removeprefix('torch.')} of shape {tuple(part.shape)}"
+    return FOUR
+
+
+FOUR = "W1, b1, W2, b2 of float32"
+
+
+def _tokens_astray(answer, limit):
+    parameters = answer(limit=limit)
+    kind, astray, ties = _describe(parameters), [None, None, None], None
+    if kind == FOUR:
+        W1, b1, W2, b2 = (part.detach() for part in parameters)
+        ties, ends = 0, [(-limit + 0.01, limit - 0.01), (-20.0, -limit - 0.01), (limit + 0.01, 20.0)]
+        for part, (begin, end) in enumerate(ends):
+            first = torch.linspace(begin, end, 41)
+            x = torch.cartesian_prod(first, torch.tensor(OTHERS))
+            scores = (x @ W1 + b1).relu() @ W2 + b2
+            wanted, unwanted = scores[:, int(part > 0)], scores[:, int(part == 0)]
+            astray[part] = int((wanted < unwanted).sum())
+            ties += int((wanted == unwanted).sum())
+    return {
+        "what is returned": kind,
+        "tokens near 0 that look at position 1": astray[0],
+        "tokens far below 0 that look at position 0": astray[1],
+        "tokens far above 0 that look at position 0": astray[2],
+        "tokens that look at both alike": ties,
+    }
+
+
+def _two_sided(first, b1, second, b2):
+    """Parameters whose hidden numbers are first * t + b1; `second` is what they add to the score of position 1."""
+
+    def answer(limit):
+        W1 = torch.tensor([first, [0.0, 0.0]])
+        W2 = torch.tensor([[0.0, second[0]], [0.0, second[1]]])
+        return W1, torch.tensor(b1(limit)), W2, torch.tensor(b2(limit))
+
+    return answer
+
+
+_by_size = _two_sided([1.0, -1.0], lambda limit: [0.0, 0.0], [1.0, 1.0], lambda limit: [float(limit), 0.0])
+
+
+def _by_a_hill(limit):
+    """Position 0 gets what is left of a hill."""
+    W2 = torch.tensor([[-2.0, 0.0], [-2.0, 0.0]])
+    return torch.tensor([[-3.0, 3.0], [0.0, 0.0]]), torch.zeros(2), W2, torch.tensor([6.0 * limit, 0.0])
+
+
+def _changed(**changes):
+    """A wrong answer: the right parameters, some of them changed."""
+
+    def answer(limit):
+        parts = dict(zip(PARTS, _by_size(limit), strict=True))
+        return tuple(changes.get(name, lambda part: part)(part) for name, part in parts.items())
+
+    return answer
+
+
+TWO_SIDED = Exercise(
+    key="02.6",
+    title="a rule with two sides",
+    name="two_sided",
+    minutes=18,
+    level="hard",
+    inputs=lambda draw: {"limit": draw.in_turn((0.5, 1.7, 5.0))},
+    returns="W1, b1, W2, b2",
+    run=_tokens_astray,
+    right=(
+        _by_size,
+        _two_sided([1.0, -1.0], lambda limit: [-limit, -limit], [1.0, 1.0], lambda limit: [0.001, 0.0]),
+        _by_a_hill,
+    ),
+    wrong=mistakes({
+        RELU: {
+            "the side above 0 is right, and position 1 is not told of the side below.":
+                _two_sided([1.0, 1.0], lambda limit: [0.0, 0.0], [0.5, 0.5], lambda limit: [float(limit), 0.0]),
+            "the side below 0 is right, and position 1 is not told of the side above.":
+                _two_sided([-1.0, -1.0], lambda limit: [0.0, 0.0], [0.5, 0.5], lambda limit: [float(limit), 0.0]),
+            "position 0 always wins: nothing bends, or what bends does not speak for position 1 alone.":
+                _two_sided([1.0, -1.0], lambda limit: [100.0, 100.0], [1.0, 1.0], lambda limit: [200.0 + limit, 0.0]),
+        },
+        EQUATIONS: {
+            "the two positions are exchanged.": _changed(W2=lambda W: W.flip(1), b2=lambda b: b.flip(0)),
+            "position 0 has no chance: nothing speaks for it, not even a bias.": _changed(b2=lambda b: 0 * b),
+            "within the limits both positions get the same score: nothing speaks for position 0.":
+                _two_sided([1.0, -1.0], lambda limit: [-limit, -limit], [1.0, 1.0], lambda limit: [0.0, 0.0]),
+            "the limit is not used; it is 1.": _changed(b2=lambda b: b / b.max()),
+            "the limit is reached twice too late; each side counts it once more.": _changed(b2=lambda b: 2 * b),
+            "the limit is reached too early, at half of it.": _changed(b2=lambda b: b / 2),
+            "the second number of a token decides, and not the first.": _changed(W1=lambda W: W.flip(0)),
+            "both numbers of a token decide; the second should not matter.":
+                _changed(W1=lambda W: W + W.flip(0)),
+            "W1 is the other way round: its first axis is the one that goes in.": _changed(W1=lambda W: W.T),
+        },
+    }),
+)  # fmt: skip
+
+EXERCISES = [LINEAR_SCORES, SCORES_AGAIN, SAVED_MAPS, LAYER_COST, DEPENDS_ON, TWO_SIDED]

@@ -6,13 +6,14 @@ import torch
 from einops import einsum
 from torch import nn
 
+from synth_lib.checks.compare import differ
 from synth_lib.checks.exercise import Exercise, Reads, mistakes
 from synth_lib.lab.starts import shifted_scores
-from synth_lib.scores import Random
 
 EQUATION = "The equation"
 LOOPS = "Loops say the equation aloud"
 HEADS = "Heads, a batch, and named axes"
+MODULE = "A module holds R"
 STILL = "One map for every sentence"
 BATCH_AXIS = "R has no batch axis"
 SHORTER = "Shorter inputs"
@@ -25,135 +26,164 @@ GROUPS = "The same inside a model"
 STATE = "State: Parameter, buffer, plain tensor"
 
 
-# 03.1. Fewer sentences than heads, so that an R cut to the size of the batch runs.
+# 03.1. Fewer sentences than heads, so that an R cut to the size of the batch runs. Each size of 1 comes in a trial.
 
 
-def _attention_inputs(draw):
-    sizes = draw.sizes("batch head length max_length d_head", high=8)
+def _newest_inputs(draw):
+    sizes = draw.sizes("batch head length max_length d_head", low=3, high=8)
     batch, head = sorted((sizes["batch"], sizes["head"]))
-    length, max_length = sorted((sizes["length"], sizes["max_length"]))
+    key, max_length = sorted((sizes["length"], sizes["max_length"]))
+    query = draw.integer(2, key - 1)
+    batch, head, query = draw.in_turn(((batch, head, query), (batch, head, 1), (1, 1, key)))
     return {
         "R": draw.normal(head, max_length, max_length),
-        "value": draw.normal(batch, head, length, sizes["d_head"]),
+        "value": draw.normal(batch, head, key, sizes["d_head"]),
+        "query": query,
     }
 
 
-def _cut(R, value):
-    length = value.shape[2]
-    return R[:, :length, :length]
+def _newest_in_loops(R, value, query):
+    key = value.shape[2]
+    results = []
+    for i in range(key - query, key):
+        weights = R[:, i, : i + 1].softmax(dim=-1)
+        results.append(einsum(weights, value[:, :, : i + 1], "head key, batch head key d_head -> batch head d_head"))
+    return torch.stack(results, dim=2)
 
 
-def _attention_matmul(R, value):
-    return _cut(R, value).softmax(dim=-1) @ value
+def _masked(R, key, fill=float("-inf"), diagonal=1):
+    later = torch.ones(key, key, dtype=torch.bool).triu(diagonal)
+    return R[:, :key, :key].masked_fill(later, fill)
 
 
-def _attention_einsum(R, value):
-    weights = torch.softmax(_cut(R, value), dim=2)
-    return einsum(weights, value, "head query key, batch head key d_head -> batch head query d_head")
+def _newest_masked(R, value, query):
+    key = value.shape[2]
+    return _masked(R, key).softmax(dim=-1)[:, key - query :] @ value
 
 
-def _attention_in_loops(R, value):
-    batch, head, length, _ = value.shape
-    y = torch.zeros_like(value)
+def _newest_number_by_number(R, value, query):
+    batch, head, key, d_head = value.shape
+    y = torch.zeros(batch, head, query, d_head)
     for b in range(batch):
         for h in range(head):
-            for i in range(length):
-                total = sum(exp(R[h, i, j]) for j in range(length))
-                for j in range(length):
-                    y[b, h, i] += exp(R[h, i, j]) / total * value[b, h, j]
+            for n in range(query):
+                i = key - query + n
+                total = sum(exp(R[h, i, j]) for j in range(i + 1))
+                for j in range(i + 1):
+                    y[b, h, n] += exp(R[h, i, j]) / total * value[b, h, j]
     return y
 
 
-def _attention_masked(R, value):
-    length = value.shape[2]
-    outside = torch.arange(R.shape[-1]) >= length
-    return R.masked_fill(outside, float("-inf")).softmax(dim=-1)[:, :length, :length] @ value
+def _newest(weigh):
+    """An answer from weigh(R, i, key, query) -> the weights of the token at position i, head|1 key; it may be cut."""
+
+    def answer(R, value, query):
+        key = value.shape[2]
+        rows = [weigh(R, i, key, query) for i in range(key - query, key)]
+        means = [row[:, None] @ value[:, :, : row.shape[-1]] for row in rows]
+        return torch.cat(means, dim=2)
+
+    return answer
 
 
-def _attention_zero_scores(R, value):
-    length = value.shape[2]
-    outside = torch.arange(R.shape[-1]) >= length
-    return R.masked_fill(outside, 0.0).softmax(dim=-1)[:, :length, :length] @ value
+def _newest_of_masked(weigh):
+    """An answer from weigh(scores) -> weights, where later scores are minus infinity and all rows are there."""
+    return lambda R, value, query: (
+        weigh(_masked(R, value.shape[2]))[..., value.shape[2] - query :, :] @ value
+    )
 
 
-def _attention_cut_after(R, value):
-    length = value.shape[2]
-    return R.softmax(dim=-1)[:, :length, :length] @ value
+def _newest_alone(R, i, key, query):
+    first = key - query
+    return torch.cat([torch.zeros(len(R), first), R[:, i, first : i + 1].softmax(dim=-1)], dim=-1)
 
 
-def _attention_last_block(R, value):
-    length = value.shape[2]
-    return R[:, -length:, -length:].softmax(dim=-1) @ value
+def _row(R, i, key, query):
+    return R[:, i, : i + 1].softmax(dim=-1)
 
 
-def _attention_without_exp(R, value):
-    scores = _cut(R, value)
-    return scores / scores.sum(dim=-1, keepdim=True) @ value
-
-
-RANDOM_ATTENTION = Exercise(
+NEWEST_TOKENS = Exercise(
     key="03.1",
-    title="the average, from R to the result",
-    name="random_attention",
-    minutes=10,
-    level="easy",
-    inputs=_attention_inputs,
+    title="the newest tokens of a text",
+    name="newest_tokens",
+    minutes=15,
+    level="medium",
+    inputs=_newest_inputs,
     returns="batch head query d_head",
     properties=(Reads("value", 0, 0, "sentence"), Reads("value", 1, 1, "head"), Reads("R", 0, 1, "head")),
-    right=(_attention_matmul, _attention_einsum, _attention_in_loops, _attention_masked),
+    right=(_newest_in_loops, _newest_masked, _newest_number_by_number),
     wrong=mistakes({
+        SHORTER: {
+            "every token looks at the whole text, also at the tokens after it.":
+                _newest(lambda R, i, key, query: R[:, i, :key].softmax(dim=-1)),
+            "a row is cut after the softmax, so its weights sum to less than 1.":
+                _newest(lambda R, i, key, query: R[:, i, :key].softmax(dim=-1)[:, : i + 1]),
+            "the softmax runs over a whole row of R, and what is kept of it sums to less than 1.":
+                _newest(lambda R, i, key, query: R[:, i].softmax(dim=-1)[:, : i + 1]),
+            "the scores of later tokens are set to 0, and a score of 0 still gets a share.":
+                lambda R, value, query: _masked(R, value.shape[2], fill=0.0).softmax(dim=-1)[:, -query:] @ value,
+            "the first rows of R are used. At which position does the first of the new tokens stand?":
+                _newest(lambda R, i, key, query: R[:, i - key + query, : i + 1].softmax(dim=-1)),
+            "the last rows of R are used; the text may be shorter than R.":
+                _newest(lambda R, i, key, query: R[:, R.shape[-1] - key + i, : i + 1].softmax(dim=-1)),
+            "a new token looks at the new tokens alone; those before them count as well.": _newest(_newest_alone),
+            "the first new token looks at position 0 alone, the second at two positions, and so on.":
+                _newest(lambda R, i, key, query: R[:, i, : i - key + query + 1].softmax(dim=-1)),
+            "a token does not look at itself.": _newest(lambda R, i, key, query: R[:, i, :i].softmax(dim=-1)),
+            "a token also looks at the one after it.":
+                _newest(lambda R, i, key, query: R[:, i, : min(i + 2, key)].softmax(dim=-1)),
+            "these are the results of all tokens, also of those that are not new.":
+                lambda R, value, query: _newest_in_loops(R, value, value.shape[2]),
+            "these are the first tokens of the text; the new ones are the last.":
+                lambda R, value, query: _newest_in_loops(R, value, value.shape[2])[:, :, :query],
+            "the new tokens are there, but not in the order of the text.":
+                lambda R, value, query: _newest_in_loops(R, value, query).flip(2),
+            "only later tokens are looked at, and the token itself; the text is read from the wrong end.":
+                lambda R, value, query: (
+                    R[:, : value.shape[2], : value.shape[2]]
+                    .masked_fill(torch.ones(value.shape[2], value.shape[2]).tril(-1) > 0, float("-inf"))
+                    .softmax(dim=-1)[:, -query:] @ value
+                ),
+        },
         EQUATION: {
             "the softmax is missing: scores are used as if they were weights, and rows do not sum to 1.":
-                lambda R, value: _cut(R, value) @ value,
+                _newest(lambda R, i, key, query: R[:, i, : i + 1]),
             "the scores are divided by the root of d_head, as for the dot product; equation (4) is not.":
-                lambda R, value: (_cut(R, value) / sqrt(value.shape[-1])).softmax(dim=-1) @ value,
-            "this is the attention map; the exercise asks for the average that it makes of the values.":
-                lambda R, value: _cut(R, value).softmax(dim=-1),
+                lambda R, value, query: _newest_in_loops(R / sqrt(value.shape[-1]), value, query),
             "every token gets the plain average, whatever R says.":
-                lambda R, value: value.mean(dim=2, keepdim=True).expand_as(value),
-        },
-        SHORTER: {
-            "the map is cut after the softmax, so its rows sum to less than 1.": _attention_cut_after,
-            "the scores of the positions outside are set to 0, and a score of 0 still gets a share.":
-                _attention_zero_scores,
-            "the queries are not cut: there are as many rows as in R, and the sentences have fewer positions.":
-                lambda R, value: R[:, :, : value.shape[2]].softmax(dim=-1) @ value,
-            "it uses the last rows and columns of R. Where do sentences start?": _attention_last_block,
+                _newest(lambda R, i, key, query: torch.full((len(R), i + 1), 1 / (i + 1))),
+            "every token gets its own value back.": lambda R, value, query: value[:, :, value.shape[2] - query :],
         },
         LOOPS: {
             "the softmax runs along the queries, so the columns sum to 1 and not the rows.":
-                lambda R, value: _cut(R, value).softmax(dim=1) @ value,
-            "the softmax runs over a whole map, so all rows together sum to 1.":
-                lambda R, value: _cut(R, value).flatten(1).softmax(dim=1).view_as(_cut(R, value)) @ value,
+                _newest_of_masked(lambda scores: scores.softmax(dim=1)),
+            "the softmax runs over a whole map, so all its rows together sum to 1.":
+                _newest_of_masked(lambda scores: scores.flatten(1).softmax(dim=1).view_as(scores)),
+            "queries and keys are swapped in R: a row should belong to a token that attends.":
+                _newest(lambda R, i, key, query: R[:, : i + 1, i].softmax(dim=-1)),
             "the scores are divided by their sum as they are; the softmax first makes each one positive.":
-                _attention_without_exp,
-            "queries and keys are swapped in the map: a row should belong to a token that attends.":
-                lambda R, value: _cut(R, value).softmax(dim=-1).transpose(1, 2) @ value,
-            "queries and keys are swapped in R, before the softmax.":
-                lambda R, value: _cut(R, value).transpose(1, 2).softmax(dim=-1) @ value,
-            "only the last key is left; each term of the sum replaces the one before instead of being added.":
-                lambda R, value: _cut(R, value).softmax(dim=-1)[..., -1:] * value[:, :, -1:],
+                _newest(lambda R, i, key, query: R[:, i, : i + 1] / R[:, i, : i + 1].sum(dim=-1, keepdim=True)),
         },
         HEADS: {
             "the softmax runs along the heads, so one head takes weight from another.":
-                lambda R, value: _cut(R, value).softmax(dim=0) @ value,
-            "all heads use the map of head 0.": lambda R, value: _cut(R, value)[0].softmax(dim=-1) @ value,
+                _newest(lambda R, i, key, query: R[:, i, : i + 1].softmax(dim=0)),
+            "all heads use the map of head 0.": lambda R, value, query: _newest(_row)(R[:1], value, query),
             "the scores of the heads are averaged; each head should keep a map of its own.":
-                lambda R, value: _cut(R, value).mean(dim=0).softmax(dim=-1) @ value,
+                lambda R, value, query: _newest(_row)(R.mean(dim=0, keepdim=True), value, query),
             "the maps of the heads are averaged; each head should keep its own.":
-                lambda R, value: _cut(R, value).softmax(dim=-1).mean(dim=0) @ value,
+                _newest(lambda R, i, key, query: _row(R, i, key, query).mean(dim=0, keepdim=True)),
             "the results of the heads are added up; each should stay apart.":
-                lambda R, value: (_cut(R, value).softmax(dim=-1) @ value).sum(dim=1),
-            "every token gets its own value back. In an einsum, one wrong name does that.":
-                lambda R, value: value.clone(),
+                lambda R, value, query: _newest_in_loops(R, value, query).sum(dim=1),
+            "axes of size 1 are gone: squeeze also removes a batch of one sentence, one head, or one new token.":
+                lambda R, value, query: _newest_in_loops(R, value, query).squeeze(),
         },
         TWICE: {
             "there are two softmaxes, and the second takes weights for scores.":
-                lambda R, value: _cut(R, value).softmax(dim=-1).softmax(dim=-1) @ value,
+                _newest(lambda R, i, key, query: _row(R, i, key, query).softmax(dim=-1)),
         },
         BATCH_AXIS: {
             "the first axis of R is taken for the batch: every sentence has a map of its own, and the heads share it.":
-                lambda R, value: _cut(R, value)[: len(value), None].softmax(dim=-1) @ value,
+                lambda R, value, query: _masked(R, value.shape[2]).softmax(dim=-1)[: len(value), None, -query:] @ value,
         },
     }),
 )  # fmt: skip
@@ -165,14 +195,15 @@ RANDOM_ATTENTION = Exercise(
 def _shift_inputs(draw):
     length = draw.integer(5, 9)
     offset = draw.integer(1, length - 3) * draw.in_turn((1, -1))
-    return {"length": length, "offset": offset, "error": draw.integer(3, 12) / 100}
+    return {"length": length, "offset": offset, "error": draw.integer(3, 9) / 100}
 
 
 def _shift_run(answer, length, offset, error):
-    """The three maps, so that both directions and the identity are asked for in every trial."""
+    """Both directions, the identity, the shortest sentence, and an error so large that the gap is negative."""
     maps = []
-    for positions in (offset, -offset, 0):
-        scores = answer(length=length, offset=positions, error=error)
+    asked = ((length, offset, error), (length, -offset, error), (length, 0, error))
+    for size, positions, share in (*asked, (2, 1 if offset > 0 else -1, error), (length, offset, 1 - error)):
+        scores = answer(length=size, offset=positions, error=share)
         is_table = isinstance(scores, torch.Tensor) and scores.is_floating_point() and scores.dim() > 0
         maps.append(scores.softmax(dim=-1) if is_table else scores)
     return tuple(maps)
@@ -208,6 +239,11 @@ def _shift_weights(length, offset, error):
 
 def _shift_logarithms(length, offset, error):
     return _shift_weights(length, offset, error).log()
+
+
+def _shift_log_of_zero(length, offset, error):
+    inside = _diagonal(length, offset, 1.0).sum(dim=1, keepdim=True) > 0
+    return (_shift_weights(length, offset, error) * inside).log()
 
 
 def _shift_with_infinity(length, offset, error):
@@ -249,7 +285,8 @@ SHIFT_SCORES = Exercise(
     inputs=_shift_inputs,
     returns=(
         "the map after the softmax for the offset, the map after the softmax for the opposite offset, "
-        "the map after the softmax for the offset 0"
+        "the map after the softmax for the offset 0, the map after the softmax for two positions, "
+        "the map after the softmax for a large error"
     ),
     forbidden=(shifted_scores,),
     right=(_shift_diagonal, _shift_in_loops, _shift_logarithms),
@@ -274,7 +311,9 @@ SHIFT_SCORES = Exercise(
             "the wanted key is treated as if its weight were 1 instead of a little less.":
                 lambda length, offset, error: _diagonal(length, offset, log((length - 1) / error)),
             "every other key gets the error; it is what all of them get together.":
-                lambda length, offset, error: _diagonal(length, offset, log((1 - (length - 1) * error) / error)),
+                lambda length, offset, error: _diagonal(
+                    length, offset, log(max((1 - (length - 1) * error) / error, 1e-9))
+                ),
             "the sign of the gap is wrong: the wanted key gets the least.":
                 lambda length, offset, error: _diagonal(length, offset, -_gap(length, error)),
             "the gap is given before its logarithm is taken.":
@@ -285,6 +324,8 @@ SHIFT_SCORES = Exercise(
                 lambda length, offset, error: _diagonal(length, offset, _gap(length, error) / log(2)),
             "the weight and the error are swapped.":
                 lambda length, offset, error: _diagonal(length, offset, _gap(length, 1 - error)),
+            "the gap is never below 0; with a large error the wanted key gets less than the others.":
+                lambda length, offset, error: _diagonal(length, offset, max(_gap(length, error), 0.0)),
         },
         SHIFTS: {
             "it shifts in the wrong direction; or rows and columns are swapped, which is the same here.":
@@ -293,6 +334,8 @@ SHIFT_SCORES = Exercise(
                 lambda length, offset, error: _shift_diagonal(length, abs(offset), error),
             "the other scores are minus infinity: no error is left, and rows without a wanted key are NaN.":
                 _shift_with_infinity,
+            "rows without a wanted key are left at the weight 0. Its logarithm is minus infinity, and the softmax of a "
+            "row of these is NaN.": _shift_log_of_zero,
             "it wraps around: rows whose key would lie outside look at the other end of the sentence.": _shift_rolled,
             "position 0 is never looked at; it lies inside the sentence.": _shift_never_position_0,
             "looking back wraps around: a negative index is the other end of the sentence, not outside of it.":
@@ -321,8 +364,8 @@ def _exact_steps(start, weight, learning_rate, factor):
 def _steps_inputs(draw):
     while True:
         inputs = {
-            "start": draw.integer(3, 30) / 100,
-            "weight": draw.integer(55, 97) / 100,
+            "start": draw.integer(1, 30) / 100,
+            "weight": draw.integer(*draw.in_turn(((55, 97), (36, 49), (97, 99)))) / 100,
             "learning_rate": draw.integer(2, 9) / 1000,
             "factor": draw.integer(3, 12),
         }
@@ -360,7 +403,7 @@ LEAST_STEPS = Exercise(
     key="03.3",
     title="how many steps at least",
     name="steps_needed",
-    minutes=10,
+    minutes=12,
     level="medium",
     inputs=_steps_inputs,
     returns="a whole number",
@@ -433,173 +476,300 @@ LEAST_STEPS = Exercise(
 )  # fmt: skip
 
 
-# 03.4. The same questions are put to both kinds, and answered in words, so that a message can say which one failed.
+# 03.4. The same questions are put to every kind, and answered in words, so that a message can say which one failed.
 
 
 def _state_inputs(draw):
-    sizes = draw.sizes("head length")
-    return {"R": draw.normal(sizes["head"], sizes["length"], sizes["length"]), "fixed": (False, True)}
+    sizes = draw.sizes("head length", low=3)
+    fixed = torch.arange(sizes["head"]) % 2 == draw.in_turn((0, 1))
+    return {"R": draw.normal(sizes["head"], sizes["length"], sizes["length"]), "fixed": fixed}
 
 
 def _state_run(answer, R, fixed):
-    """For the trained and the fixed R: the scores, and a line about the state."""
+    """Scores, and a line about the state: of heads of both kinds, and of one head that stays or learns."""
     report = []
-    for is_fixed in fixed:
-        module, converted, moved = (answer(R=R.clone(), fixed=is_fixed) for _ in range(3))
-        scores = module(torch.ones(2, R.shape[-1] - 1, 5))
-        if scores.requires_grad:
-            scores.square().sum().backward()
-        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        state = {
-            "saved": "R" in module.state_dict(),
-            "converted": converted.double().R.dtype == torch.float64,
-            "moved": moved.to("meta").R.device.type == "meta",
-            "gets a gradient": module.R.is_leaf and module.R.grad is not None,
-            "reached by an optimizer": any(parameter is module.R for parameter in trained),
-            "no other parameter is trained": all(parameter is module.R for parameter in trained),
-        }
-        answers = ", ".join(f"{question}: {'yes' if is_so else 'no'}" for question, is_so in state.items())
-        report += [scores.detach(), answers]
+    for own_R, own_fixed in ((R, fixed), (R[:1], fixed[:1] | True), (R[:1], fixed[:1] & False)):
+        report += _state_of(answer, own_R, own_fixed)
     return tuple(report)
 
 
+def _state_of(answer, R, fixed):
+    given, mask, x = R.clone(), fixed.clone(), torch.ones(2, R.shape[-1] - 1, 5)
+    module, fresh = answer(R=given, fixed=mask), answer(R=R + 1, fixed=fixed.clone())
+    converted = answer(R=R.clone(), fixed=fixed.clone()).double()(x.double())
+    scores = module(x).detach().clone()
+    fresh.load_state_dict(module.state_dict())
+    saved = differ(fresh(x).detach(), scores) is False
+    held = [value for part in module.modules() for value in vars(part).values()]
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    moved = []  # by the gradient alone, then with weight decay
+    for decay in (0.0, 0.5):
+        result = module(x)
+        if result.requires_grad and trained:
+            result.square().sum().backward()
+            torch.optim.AdamW(trained, lr=0.1, weight_decay=decay).step()
+        after = module(x).detach()
+        comparable = after.shape == scores.shape == (1, *R[:, :-1, :-1].shape)
+        moved.append((after != scores)[0] if comparable else torch.zeros_like(R[:, :-1, :-1], dtype=torch.bool))
+    state = {
+        "saved": saved,
+        "converted": converted.dtype == torch.float64,
+        "moved along": not any(isinstance(value, torch.Tensor) for value in held),
+        "heads that learn are trained": bool(moved[0][~fixed].all()),
+        "heads that stay are not trained": not moved[0][fixed].any(),
+        "weight decay leaves them alone": not moved[1][fixed].any(),
+        "the R that was given stays as it was": torch.equal(given.detach(), R) and not given.requires_grad,
+    }
+    missing = [wish for wish, is_so in state.items() if not is_so]  # alone: a message is cut at some length
+    return scores, f"not so: {'; '.join(missing)}" if missing else "all is so"
+
+
 class _Scores(nn.Module):
-    """What every answer to 03.4 shares: the forward pass that the chapter gives."""
+    """What most answers to 03.4 share. keep(module, R, fixed) stores; whole(module) -> scores, head query key."""
+
+    def __init__(self, keep, whole, R, fixed):
+        super().__init__()
+        keep(self, R, fixed)
+        self.whole = whole
 
     def forward(self, x):
         length = x.shape[1]
-        return self.R[None, :, :length, :length]
+        return self.whole(self)[None, :, :length, :length]
 
 
-def _state(register):
-    """An answer from a function (module, R, fixed) that stores R in the module."""
-
-    def answer(R, fixed):
-        module = _Scores()
-        register(module, R, fixed)
-        return module
-
-    return answer
+def _kept(keep, whole=lambda module: module.R):
+    return lambda R, fixed: _Scores(keep, whole, R, fixed)
 
 
-def _store_parameter(module, R, requires_grad=True):
-    module.R = nn.Parameter(R, requires_grad=requires_grad)
+def _store(start=None, mask=None, R=None, **options):
+    """Keeps a start, a mask and an R that is trained; each may be kept in another way than the right one."""
+
+    def keep(module, R_given, fixed):
+        (start or (lambda m, value: m.register_buffer("start", value.clone())))(module, R_given)
+        (mask or (lambda m, value: m.register_buffer("fixed", value.clone())))(module, fixed)
+        module.R = nn.Parameter(R_given.clone() if R is None else R(R_given, fixed), **options)
+
+    return keep
 
 
-def _store_tensor(module, R):
-    module.R = R
+def _choose(module):
+    return torch.where(module.fixed[:, None, None], module.start, module.R)
 
 
-def _state_registered(R, fixed):
-    module = _Scores()
-    if fixed:
-        module.register_buffer("R", R)
-    else:
-        module.register_parameter("R", nn.Parameter(R))
+def _keep_parts(module, R, fixed):
+    module.learning = nn.Parameter(R[~fixed].clone())
+    module.register_buffer("staying", R[fixed].clone())
+    module.register_buffer("place", torch.cat([(~fixed).nonzero(), fixed.nonzero()]).flatten().argsort())
+
+
+def _join_parts(module):
+    return torch.cat([module.learning, module.staying])[module.place]
+
+
+def _keep_head_by_head(module, R, fixed):
+    for number, (scores, stays) in enumerate(zip(R, fixed.tolist(), strict=True)):
+        if stays:
+            module.register_buffer(f"head_{number}", scores.clone())
+        else:
+            module.register_parameter(f"head_{number}", nn.Parameter(scores.clone()))
+    module.count = len(R)
+
+
+def _join_heads(module):
+    return torch.stack([getattr(module, f"head_{number}") for number in range(module.count)])
+
+
+def _put_in(module):
+    scores = module.start.clone()
+    scores[~module.fixed] = module.R
+    return scores
+
+
+def _plain(name):
+    def keep(module, value):
+        setattr(module, name, value.clone())
+
+    return keep
+
+
+def _uncut(R, fixed):
+    module = _Scores(_store(), _choose, R, fixed)
+    module.forward = lambda x: _choose(module)[None]
     return module
 
 
-def _state_frozen(R, fixed):
-    module = _Scores()
-    module.R = nn.Parameter(R, requires_grad=not fixed)
+def _without_the_1(R, fixed):
+    module = _Scores(_store(), _choose, R, fixed)
+    module.forward = lambda x: _choose(module)[:, : x.shape[1], : x.shape[1]]
     return module
-
-
-def _state_by_kind(R, fixed):
-    module = _Scores()
-    module.R = nn.Buffer(R) if fixed else nn.Parameter(R)
-    return module
-
-
-def _only_trained(module, R, fixed):
-    if fixed:
-        module.R = R
-    else:
-        module.R = nn.Parameter(R)
-
-
-def _only_fixed(module, R, fixed):
-    if fixed:
-        module.register_buffer("R", R)
-    else:
-        module.R = R
-
-
-def _spare_when_fixed(module, R, fixed):
-    module.P = nn.Parameter(R)
-    if fixed:
-        module.register_buffer("R", R)
-    else:
-        module.R = module.P
-
-
-def _spare_in_both(module, R, fixed):
-    module.P = nn.Parameter(R.clone())
-    _state_into(module, R, fixed)
-
-
-def _state_into(module, R, fixed):
-    if fixed:
-        module.register_buffer("R", R)
-    else:
-        module.R = nn.Parameter(R)
-
-
-def _not_persistent(module, R, fixed):
-    if fixed:
-        module.register_buffer("R", R, persistent=False)
-    else:
-        module.R = nn.Parameter(R)
-
-
-def _swapped(module, R, fixed):
-    if fixed:
-        module.R = nn.Parameter(R)
-    else:
-        module.register_buffer("R", R)
 
 
 RANDOM_STATE = Exercise(
     key="03.4",
-    title="a module that keeps its R",
+    title="heads that learn, heads that stay",
     name="RandomScores",
-    minutes=10,
+    minutes=15,
     level="medium",
     inputs=_state_inputs,
-    returns="scores of the trained R, state of the trained R, scores of the fixed R, state of the fixed R",
-    forbidden=(Random,),
-    right=(_state_registered, _state_frozen, _state_by_kind),
+    returns=(
+        "scores of both kinds, state of both kinds, scores of one head that stays, state of one head that stays, "
+        "scores of one head that learns, state of one head that learns"
+    ),
+    right=(
+        _kept(_store(), _choose),
+        _kept(_keep_parts, _join_parts),
+        _kept(_keep_head_by_head, _join_heads),
+        _kept(_store(R=lambda R, fixed: R[~fixed]), _put_in),
+    ),
     run=_state_run,
     wrong=mistakes({
         STATE: {
-            "R is a plain tensor in both kinds: nobody saves, moves or trains it.":
-                _state(lambda module, R, fixed: _store_tensor(module, R)),
-            "R gets a gradient where it should, but the module does not know it: it is still a plain tensor.":
-                _state(lambda module, R, fixed: _store_tensor(module, R.requires_grad_(not fixed))),
-            "R is trained in both kinds; fixed is not used.":
-                _state(lambda module, R, fixed: _store_parameter(module, R)),
-            "R is kept well, but it is never trained: no optimizer reaches it in either kind.":
-                _state(lambda module, R, fixed: module.register_buffer("R", R)),
-            "R is a buffer with a gradient: module.parameters does not list it, so no optimizer gets it.":
-                _state(lambda module, R, fixed: module.register_buffer("R", R.requires_grad_(not fixed))),
-            "R is kept well, but a second parameter is made even when R is fixed, and training moves that one.":
-                _state(_spare_when_fixed),
-            "R is kept well, but each kind has a second parameter that is trained and that nothing uses.":
-                _state(_spare_in_both),
-            "the two kinds are swapped: R is trained when it should be fixed.": _state(_swapped),
-            "the trained R is well kept, but the fixed one is a plain tensor: it is lost on saving and moving.":
-                _state(_only_trained),
-            "the fixed R is well kept, but the trained one is a plain tensor.": _state(_only_fixed),
-            "the fixed R is a buffer that is left out of saving.": _state(_not_persistent),
-            "R is kept well, but its numbers are lost: zeros are stored.":
-                _state(lambda module, R, fixed: _store_parameter(module, torch.zeros_like(R), requires_grad=not fixed)),
+            "R is a plain tensor: nobody saves, moves or trains it.":
+                _kept(lambda module, R, fixed: setattr(module, "R", R)),
+            "all heads are trained, also those that should stay.": _kept(_store()),
+            "no head is trained: R is a buffer as a whole, or something cuts its gradient off.":
+                _kept(lambda module, R, fixed: module.register_buffer("R", R.clone())),
+            "the heads that should stay get no gradient, but they are in a parameter, and weight decay moves them.":
+                _kept(_store(), lambda module: torch.where(module.fixed[:, None, None], module.R.detach(), module.R)),
+            "one head that stays keeps all heads from learning: requires_grad belongs to the whole parameter.":
+                lambda R, fixed: _Scores(
+                    _store(requires_grad=not fixed.any()), lambda module: module.R, R, fixed
+                ),
+            "fixed is taken the wrong way round: the heads that should stay are trained.":
+                _kept(_store(mask=lambda m, value: m.register_buffer("fixed", ~value)), _choose),
+            "the parameter shares its memory with the R that was given, and training changes both.":
+                _kept(_store(R=lambda R, fixed: R), _choose),
+            "the numbers are well kept, but the mask is a plain tensor: on a GPU it would stay behind.":
+                _kept(_store(mask=_plain("fixed")), _choose),
+            "the heads that stay are kept in a plain tensor: saving and moving lose them.":
+                _kept(_store(start=_plain("start")), _choose),
+            "the heads that stay are not saved: their buffer is left out, or the module does not know the tensor.":
+                _kept(_store(start=lambda m, value: m.register_buffer("start", value.clone(), False)), _choose),
+            "the heads that learn start from zeros instead of R.":
+                _kept(_store(R=lambda R, fixed: torch.zeros_like(R)), _choose),
+            "the start is added to the parameter, so heads that learn begin with twice their numbers.":
+                _kept(_store(), lambda module: module.start + module.R * ~module.fixed[:, None, None]),
+            "the heads are in another order than in R: first those that learn, then those that stay.":
+                _kept(_keep_parts, lambda module: torch.cat([module.learning, module.staying])),
+            "the heads are in another order than in R: first those that stay, then those that learn.":
+                _kept(_keep_parts, lambda module: torch.cat([module.staying, module.learning])),
+        },
+        SHORTER: {
+            "the scores are not cut to the length of x.": _uncut,
+        },
+        MODULE: {
+            "the first axis is missing: scores have 1 in the place of the batch.": _without_the_1,
         },
         TWICE: {
             "weights are stored instead of scores; they still go through a softmax.":
-                _state(lambda module, R, fixed: _store_parameter(module, R.softmax(dim=-1), requires_grad=not fixed)),
+                lambda R, fixed: _Scores(_store(), _choose, R.softmax(dim=-1), fixed),
         },
     }),
 )  # fmt: skip
 
 
-EXERCISES = [RANDOM_ATTENTION, SHIFT_SCORES, LEAST_STEPS, RANDOM_STATE]
+# 03.5. Judged by counts that are 0 for every right answer. One pair of positions always changes places.
+
+
+def _shuffle_inputs(draw):
+    length = draw.integer(5, 8)
+    cycle = (torch.randperm(length, generator=torch.Generator().manual_seed(draw.integer(0, 10**6)))).tolist()
+    order = torch.empty(length, dtype=torch.int64)
+    for one in (cycle[:2], cycle[2:]):
+        order[one] = torch.tensor(one[1:] + one[:1])
+    return {"order": order}
+
+
+def _shuffle_run(answer, order):
+    scores, length = answer(order=order), len(order)
+    if not isinstance(scores, torch.Tensor) or scores.shape != (length, length) or not scores.is_floating_point():
+        kind = f"{scores.dtype} {tuple(scores.shape)}" if isinstance(scores, torch.Tensor) else type(scores).__name__
+        return kind, -1, -1, -1.0
+    weights = scores.detach().softmax(dim=-1)
+    strays = ~torch.isclose(weights, weights[order][:, order], atol=1e-4, rtol=0)  # NaN is close to nothing
+    largest = weights.amax(dim=-1).min().nan_to_num(-1.0).item()
+    kind = f"{scores.dtype} {tuple(scores.shape)}"
+    return kind, int(strays.sum()), int((weights.diagonal() > 0.5).sum()), min(round(largest, 3), 0.9)
+
+
+def _looking_at(places, gap=9.0):
+    """Scores of a row for each of `places`, a position each."""
+    return gap * torch.eye(len(places))[places]
+
+
+def _backwards(order):
+    back = torch.empty_like(order)
+    back[order] = torch.arange(len(order))
+    return back
+
+
+def _along(order, steps):
+    places = torch.arange(len(order))
+    for _ in range(steps):
+        places = order[places]
+    return places
+
+
+def _pair_by_pair(order):
+    """Along the shuffle for most positions, backwards for those that change places with each other."""
+    scores = torch.full((len(order), len(order)), float("-inf"))
+    for i, place in enumerate(order.tolist()):
+        scores[i, place] = 0.0
+    return scores
+
+
+FOLLOWING = Exercise(
+    key="03.5",
+    title="a map that follows one shuffle",
+    name="following_scores",
+    minutes=20,
+    level="hard",
+    inputs=_shuffle_inputs,
+    returns=(
+        "kind and size of the scores, how many weights keep the map from following the shuffle, "
+        "how many rows look at themselves, the least of the largest weights (up to 0.9)"
+    ),
+    right=(
+        lambda order: _looking_at(order),
+        lambda order: _looking_at(_backwards(order)),
+        _pair_by_pair,
+        lambda order: _looking_at(torch.where(_along(order, 2) == torch.arange(len(order)), order, _along(order, 2))),
+    ),
+    run=_shuffle_run,
+    wrong=mistakes({
+        STILL: {
+            "every position looks at itself. That follows any shuffle, but it is not allowed here.":
+                lambda order: _looking_at(torch.arange(len(order))),
+            "every row is uniform. That follows any shuffle, but no weight is large.":
+                lambda order: torch.zeros(len(order), len(order)),
+            "each position looks at its neighbour, whatever the shuffle is.":
+                lambda order: _looking_at(torch.arange(len(order)).roll(1)),
+            "the map reverses the text, whatever the shuffle is.":
+                lambda order: _looking_at(torch.arange(len(order)).flip(0)),
+            "all positions look at the same one; after the shuffle another token stands there.":
+                lambda order: _looking_at(torch.zeros_like(order)),
+            "each position looks two places on along the shuffle, and where two change places, that is back home.":
+                lambda order: _looking_at(_along(order, 2)),
+            "only some positions follow the shuffle: rows where order points back are left uniform.":
+                lambda order: _looking_at(order) * (order > torch.arange(len(order)))[:, None],
+            "the map itself follows, but the weight is shared by two ways, so none is large enough.":
+                lambda order: _looking_at(order) + _looking_at(torch.arange(len(order))),
+        },
+        TWICE: {
+            "these are weights, ones and zeros. They still go through a softmax, which flattens them.":
+                lambda order: _looking_at(order, gap=1.0),
+        },
+        GAP: {
+            "the right places get the least instead of the most: the sign of the gap.":
+                lambda order: _looking_at(order, gap=-9.0),
+            "the gap is too small for a weight of 0.9.": lambda order: _looking_at(order, gap=2.0),
+        },
+        EQUATION: {
+            "the position itself is returned for each row; a row of scores has a number for every key.":
+                lambda order: order.float(),
+        },
+    }),
+)  # fmt: skip
+
+
+EXERCISES = [NEWEST_TOKENS, SHIFT_SCORES, LEAST_STEPS, RANDOM_STATE, FOLLOWING]

@@ -1,15 +1,15 @@
 """The exercises of chapter 04, Factorized Dense: equations (5) and (6) of arXiv 2005.00743."""
 
 from itertools import combinations, product
-from math import gcd, isqrt, lcm, sqrt
+from math import gcd, isqrt, sqrt
+from numbers import Integral
 
 import torch
-from einops import einsum, rearrange, repeat
+from einops import einsum, rearrange
 
-from synth_lib.checks.exercise import Exercise, Reads, mistakes
+from synth_lib.checks.exercise import Exercise, mistakes
 
 PAPER = "Tile and repeat, on paper"
-EINOPS = "The same with einops"
 PICTURE = "The row as a picture"
 LOST = "Two tiles, or two repeats: what gets lost"
 LADDER = "The ladder"
@@ -19,6 +19,8 @@ HEADS = "Heads, shorter inputs, masks"
 PARAMETERS = "Parameters"
 NUMBERS = "Fewer numbers than positions"
 CONSTANT = "What helps: a constant, and a sign"
+ROW_OF_EXERCISE = "Exercise 04.5: can this row be made?"
+DIAGONAL = "What fails: three positions on a diagonal"
 
 
 def _index(first, second):
@@ -38,175 +40,238 @@ def _stretch(A, B, first="tile", second="repeat"):
     return long_A * long_B
 
 
-# 04.1
+# 04.1. One trial has one query, one an A of one number: there the two orders agree.
 
 
-def _row_inputs(draw):
+def _order_inputs(draw):
     sizes = draw.sizes("query tile repeat")
-    return {"A": draw.normal(sizes["query"], sizes["tile"]), "B": draw.normal(sizes["query"], sizes["repeat"])}
+    sizes |= draw.in_turn([{"query": 1}, {"tile": 1}, {}])
+    A, B = draw.normal(sizes["query"], sizes["tile"]), draw.normal(sizes["query"], sizes["repeat"])
+    return {"scores": _stretch(A, B, "repeat", "tile"), "a": sizes["tile"]}
 
 
-def _rows_einops(A, B):
-    long_A = repeat(A, "query tile -> query (repeat tile)", repeat=B.shape[1])
-    return long_A * repeat(B, "query repeat -> query (repeat tile)", tile=A.shape[1])
+def _order_reshaped(scores, a):
+    return scores.reshape(len(scores), a, -1).transpose(1, 2).reshape(scores.shape)
 
 
-def _rows_in_loops(A, B):
-    query, a = A.shape
-    b = B.shape[1]
-    scores = torch.zeros(query, a * b)
-    for i in range(query):
-        for j in range(a * b):
-            scores[i, j] = A[i, j % a] * B[i, j // a]
-    return scores
+def _order_in_loops(scores, a):
+    query, key = scores.shape
+    b = key // a
+    ours = torch.zeros(query, key)
+    for j in range(key):
+        ours[:, j] = scores[:, (j % a) * b + j // a]
+    return ours
 
 
-PRODUCT_ROWS = Exercise(
+def _order_of_slices(scores, a):
+    b = scores.shape[1] // a
+    return torch.cat([scores[:, r::b] for r in range(b)], dim=1)
+
+
+OUR_ORDER = Exercise(
     key="04.1",
-    title="rows of scores from A and B",
-    name="product_rows",
+    title="a layer with another order",
+    name="our_order",
     minutes=10,
     level="easy",
-    inputs=_row_inputs,
+    inputs=_order_inputs,
     returns="query key",
-    properties=(Reads("A", 0, 0, "query"), Reads("B", 0, 0, "query")),
-    example=lambda: {"A": torch.tensor([[1.0, 2]]), "B": torch.tensor([[10.0, 20, 30]])},
+    example=lambda: {"scores": torch.tensor([[10.0, 20, 30, 70, 140, 210]]), "a": 2},
     right=(
-        _rows_einops,
-        _rows_in_loops,
-        lambda A, B: A.repeat(1, B.shape[1]) * B.repeat_interleave(A.shape[1], dim=1),
-        lambda A, B: (B[:, :, None] * A[:, None, :]).flatten(1),
-        lambda A, B: torch.stack([torch.kron(B[i], A[i]) for i in range(len(A))]),
+        lambda scores, a: rearrange(scores, "query (tile repeat) -> query (repeat tile)", tile=a),
+        _order_reshaped,
+        _order_in_loops,
+        _order_of_slices,
     ),
     wrong=mistakes({
-        LOST: {
-            "both lists are tiled. One of them should say each number several times in a row.":
-                lambda A, B: _stretch(A, B, "tile", "tile"),
-            "both lists are repeated number by number. One of them should be laid again and again as a whole.":
-                lambda A, B: _stretch(A, B, "repeat", "repeat"),
-        },
         PAPER: {
-            "the two change places: A is repeated number by number, and B is tiled.":
-                lambda A, B: _stretch(A, B, "repeat", "tile"),
-            "this is A, tiled. B is not in it.": lambda A, B: _index("tile", "repeat")(A, B)[0],
-            "this is B, repeated. A is not in it.": lambda A, B: _index("tile", "repeat")(A, B)[1],
-        },
-        EQUATIONS: {
-            "the two stretched lists are added; equation (6) has a product.":
-                lambda A, B: sum(_index("tile", "repeat")(A, B)),
-            "rows and columns are swapped: a row should belong to a query.": lambda A, B: _stretch(A, B).T,
-            "it goes one step too far: these are weights, and the exercise asks for the scores before them.":
-                lambda A, B: _stretch(A, B).softmax(dim=-1),
+            "the positions stay where they were.": lambda scores, a: scores.clone(),
+            "this is the way back, from our order to theirs.":
+                lambda scores, a: rearrange(scores, "query (repeat tile) -> query (tile repeat)", tile=a),
+            "the row is read from its end.": lambda scores, a: scores.flip(1),
+            "the numbers are sorted; each has a position of its own, whatever its size.":
+                lambda scores, a: scores.sort(dim=1).values,
+            "the numbers start at another position, but stay in their order.": lambda scores, a: scores.roll(1, dims=1),
+            "these are positions, one for each key. The scores that stand there are asked for.":
+                lambda scores, a: torch.arange(scores.shape[1]).reshape(a, -1).T.flatten(),
+            "every position gets the score of the position with the same index into B alone.":
+                lambda scores, a: scores[:, torch.arange(scores.shape[1]) // a],
+            "every position gets the score of the position with the same index into A alone.":
+                lambda scores, a: scores[:, torch.arange(scores.shape[1]) % a],
         },
         PICTURE: {
-            "the two lists stand side by side. Every number of one should meet every number of the other.":
-                lambda A, B: torch.cat([A, B], dim=1),
-            "these are the pictures. Each still has to be laid out as one row.":
-                lambda A, B: einsum(A, B, "query tile, query repeat -> query repeat tile"),
-            "these are pictures, and turned ones: each should have repeat for its rows. Then it becomes one row.":
-                lambda A, B: einsum(A, B, "query tile, query repeat -> query tile repeat"),
-            "every query gets the row of query 0; each has its own two lists.":
-                lambda A, B: _stretch(A[:1], B[:1]).repeat(len(A), 1),
-            "every query uses the B of query 0; each has its own two lists.":
-                lambda A, B: _stretch(A, B[:1].repeat(len(B), 1)),
+            "these are the pictures, turned. Each still has to be laid out as one row.":
+                lambda scores, a: rearrange(scores, "query (tile repeat) -> query repeat tile", tile=a),
+            "these are their pictures: turn each, then lay it out as one row.":
+                lambda scores, a: rearrange(scores, "query (tile repeat) -> query tile repeat", tile=a),
+            "rows and columns are swapped: a row should still belong to a query.":
+                lambda scores, a: _order_reshaped(scores, a).T,
+            "every query gets the row of query 0.":
+                lambda scores, a: _order_reshaped(scores, a)[:1].repeat(len(scores), 1),
+            "query and key are mixed: the queries should stay apart.":
+                lambda scores, a: scores.reshape(a, -1).T.reshape(scores.shape),
+        },
+        EQUATIONS: {
+            "it goes one step too far: these are weights, and scores are asked for.":
+                lambda scores, a: _order_reshaped(scores, a).softmax(dim=-1),
         },
     }),
 )  # fmt: skip
 
 
-# 04.2. Both lengths share a divisor, and neither divides the other: then no two formulas agree by chance.
+# 04.2. The lengths share a divisor, and neither divides the other: then no two stretchings reach equally many.
+
+
+def _tile_tile(A, B):
+    return _stretch(A, B, "tile", "tile")
+
+
+def _repeat_repeat(A, B):
+    return _stretch(A, B, "repeat", "repeat")
+
+
+def _repeat_tile(A, B):
+    return _stretch(A, B, "repeat", "tile")
+
+
+def _half_again(A, B):
+    row = _stretch(A, B)
+    half = len(row) // 2
+    return torch.cat([row[:half], row[:half], row[2 * half :]])
+
+
+def _without_last(A, B):
+    j = torch.arange(len(A) * len(B))
+    return A[j % len(A)] * B[(j // len(A)).clamp(max=len(B) - 2)]
+
+
+def _first_alone(A, B):
+    return A[0] * B.repeat_interleave(len(A))
+
+
+STRETCHINGS = {
+    "stretching 1": _stretch,
+    "stretching 2": _tile_tile,
+    "stretching 3": _repeat_repeat,
+    "stretching 4": _repeat_tile,
+    "stretching 5": _half_again,
+    "stretching 6": _without_last,
+    "stretching 7": _first_alone,
+}
 
 
 def _count_inputs(draw):
     while True:
-        shared, first, second = draw.integer(2, 4), draw.integer(2, 5), draw.integer(2, 5)
+        shared, first, second = draw.integer(2, 3), draw.integer(2, 4), draw.integer(2, 4)
         if gcd(first, second) == 1:
-            return {"a": shared * first, "b": shared * second}
+            return {"stretch": dict(STRETCHINGS), "a": shared * first, "b": shared * second}
 
 
-def _count_formula(a, b):
-    return lcm(a, b), a + b - gcd(a, b), a * b
+def _whole(value):
+    """A whole number of numpy or torch as one of Python; anything else as it is."""
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
 
 
-def _pairs(a, b, length):
-    two_tiles = {(j % a, j % b) for j in range(length)}
-    two_repeats = {(j // b, j // a) for j in range(length)}
-    return len(two_tiles), len(two_repeats), len({(j % a, j // a) for j in range(length)})
+def _count_run(answer, stretch, a, b):
+    return {name: _whole(answer(stretch=function, a=a, b=b)) for name, function in stretch.items()}
 
 
-def _count_in_lists(a, b):
-    tiled_A, tiled_B = list(range(a)) * b, list(range(b)) * a
-    repeated_A = [t for t in range(a) for _ in range(b)]
-    repeated_B = [r for r in range(b) for _ in range(a)]
-    cases = ((tiled_A, tiled_B), (repeated_A, repeated_B), (tiled_A, repeated_B))
-    return tuple(len(set(zip(*case, strict=True))) for case in cases)
+PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107)
 
 
-def _values(a, b, start):
-    A, B = range(start, a + start), range(start, b + start)
-    positions = range(a * b)
-    return (
-        len({A[j % a] * B[j % b] for j in positions}),
-        len({A[j // b] * B[j // a] for j in positions}),
-        len({A[j % a] * B[j // a] for j in positions}),
-    )
+def _count_values(A, B):
+    """Put in what A(a) and B(b) give, and count the different values of the row."""
+    return lambda stretch, a, b: len(stretch(torch.as_tensor(A(a)), torch.as_tensor(B(b))).unique())
+
+
+def _count_of_primes(count):
+    """Put in primes, and count in the row as `count` does."""
+    return lambda stretch, a, b: count(stretch(torch.tensor(PRIMES[:a]), torch.tensor(PRIMES[a : a + b])))
+
+
+_count_primes = _count_of_primes(lambda row: len(set(row.tolist())))
+
+
+def _count_powers(stretch, a, b):
+    A, B = 2.0 ** torch.arange(a).double(), 2.0 ** (a * torch.arange(b)).double()
+    return stretch(A, B).unique().numel()
+
+
+def _count_one_by_one(stretch, a, b):
+    return sum(bool(stretch(A, B).any()) for A in torch.eye(a) for B in torch.eye(b))
+
+
+def _random_64(n):
+    return torch.rand(n, dtype=torch.float64) + 1
 
 
 COUNT_PRODUCTS = Exercise(
     key="04.2",
-    title="how many different products?",
+    title="how many products does this code reach?",
     name="count_products",
-    minutes=8,
-    level="easy",
+    minutes=12,
+    level="medium",
     inputs=_count_inputs,
-    returns="two_tiles, two_repeats, tile_and_repeat",
-    right=(_count_formula, lambda a, b: _pairs(a, b, a * b), _count_in_lists),
+    returns="a whole number",
+    run=_count_run,
+    right=(_count_primes, _count_values(_random_64, _random_64), _count_powers, _count_one_by_one),
     wrong=mistakes({
-        LOST: {
-            "it says that nothing is ever lost.": lambda a, b: (a * b, a * b, a * b),
-            "two repeats are counted like two tiles.": lambda a, b: (lcm(a, b), lcm(a, b), a * b),
-            "the first two numbers have changed places.": lambda a, b: (a + b - gcd(a, b), lcm(a, b), a * b),
-            "for two tiles it is the largest common divisor. Where do both lists begin again together?":
-                lambda a, b: (gcd(a, b), a + b - gcd(a, b), a * b),
-            "two tiles reach more than the longer list has numbers, unless one length divides the other.":
-                lambda a, b: (max(a, b), a + b - gcd(a, b), a * b),
-            "two repeats reach more than the longer list has numbers, unless one length divides the other.":
-                lambda a, b: (lcm(a, b), max(a, b), a * b),
-            "for two repeats it counts the numbers of both lists, but some steps fall on the same position.":
-                lambda a, b: (lcm(a, b), a + b, a * b),
-            "for two repeats it forgets that both lists can move on at the same position.":
-                lambda a, b: (lcm(a, b), a + b - 1, a * b),
-            "the three numbers are right, but tile and repeat stands first.":
-                lambda a, b: (a * b, lcm(a, b), a + b - gcd(a, b)),
-            "only the first a + b positions are looked at; a row is longer.": lambda a, b: _pairs(a, b, a + b),
-            "the last position of the row is left out.": lambda a, b: _pairs(a, b, a * b - 1),
-        },
-        PICTURE: {
-            "tile and repeat is counted like two tiles.": lambda a, b: (lcm(a, b), a + b - gcd(a, b), lcm(a, b)),
-            "for tile and repeat it adds the two lengths; a picture has rows times columns.":
-                lambda a, b: (lcm(a, b), a + b - gcd(a, b), a + b),
-        },
         PAPER: {
-            "it counts the values of one example, and different pairs can give one value, as 2 times 6 and 3 times 4.":
-                lambda a, b: _values(a, b, 1),
-            "it multiplies the indices and counts values; every pair with a 0 then looks the same.":
-                lambda a, b: _values(a, b, 0),
+            "different pairs of your numbers have one product, as 2 times 6 and 3 times 4.":
+                _count_values(lambda n: range(1, n + 1), lambda n: range(1, n + 1)),
+            "one of your numbers is 0, and every product with it looks the same.":
+                _count_values(range, range),
+            "A and B hold the same numbers, and then 2 times 3 and 3 times 2 look the same.":
+                _count_values(lambda n: PRIMES[:n], lambda n: PRIMES[:n]),
+            "your numbers come with both signs, and two minus signs make a plus: two pairs look the same.":
+                _count_values(lambda n: torch.arange(n) * 2.0 - n + 1, lambda n: torch.arange(n) * 2.0 - n + 1),
+            "both lists hold powers of one number, and their products meet wherever the exponents sum to the same.":
+                _count_values(lambda n: 2.0 ** torch.arange(n), lambda n: 2.0 ** torch.arange(n)),
+            "all your numbers are equal, so all products are.": _count_values(torch.ones, torch.ones),
+            "A holds one number everywhere, so you count the numbers of B.":
+                _count_values(torch.ones, lambda n: PRIMES[:n]),
+            "B holds one number everywhere, so you count the numbers of A.":
+                _count_values(lambda n: PRIMES[:n], torch.ones),
+        },
+        LOST: {
+            "it says that nothing is ever lost.": lambda stretch, a, b: a * b,
+            "it does not call the function, and takes it for two tiles.":
+                lambda stretch, a, b: a * b // gcd(a, b),
+            "it does not call the function, and takes it for two repeats.":
+                lambda stretch, a, b: a + b - gcd(a, b),
+            "this is how many are lost, not how many are reached.":
+                lambda stretch, a, b: a * b - _count_primes(stretch, a, b),
+            "only neighbours are compared; a value can come again later.":
+                _count_of_primes(lambda row: len(row.unique_consecutive())),
+            "it counts the values that stand in the row once; those that stand there twice are reached, too.":
+                _count_of_primes(lambda row: int((row.unique(return_counts=True)[1] == 1).sum())),
+            "the lists are given in the wrong order: b numbers as A and a numbers as B.":
+                lambda stretch, a, b: _count_primes(stretch, b, a),
+            "only the first half of the row is looked at.":
+                _count_of_primes(lambda row: len(row[: len(row) // 2].unique())),
         },
     }),
 )  # fmt: skip
 
 
-# 04.3. The sentence is longer than a block and ends inside one.
+# 04.3. The positions come in no order, and are neither the first nor the last ones. One trial has one sentence with one
+# token, one has one head.
 
 
 def _score_inputs(draw):
     while True:
         sizes = draw.sizes("batch head d_head tile repeat")
-        length = draw.integer(3, sizes["length"] - 1)
-        tile, repeats, d_model = sizes["tile"], sizes["repeat"], sizes["d_model"]
-        if length > max(tile, repeats) and length % tile and length % repeats and length not in sizes.values():
+        every = sizes.pop("length")
+        tile, repeats = sizes["tile"], sizes["repeat"]
+        key, length = draw.integer(3, every - 2), draw.integer(2, 9)
+        if key != length and not {key, length} & {every, *sizes.values()}:
             break
-    head, d_head = sizes["head"], sizes["d_head"]
+    one = draw.in_turn([{}, {"batch": 1, "length": 1}, {"head": 1}])
+    sizes |= one | {"d_model": one.get("head", sizes["head"]) * sizes["d_head"]}
+    head, d_head, d_model, length = sizes["head"], sizes["d_head"], sizes["d_model"], one.get("length", length)
+    positions = torch.arange(every)
+    while positions.equal(positions.sort().values):
+        positions = draw.normal(every).argsort()[:key]
     return {
         "x": draw.normal(sizes["batch"], length, d_model),
         "W1": draw.normal(d_model, d_model) / sqrt(d_model),
@@ -215,6 +280,7 @@ def _score_inputs(draw):
         "bA": draw.normal(head, tile),
         "WB": draw.normal(head, d_head, repeats),
         "bB": draw.normal(head, repeats),
+        "positions": positions,
     }
 
 
@@ -234,70 +300,75 @@ def _all_positions(x, W1, b1, WA, bA, WB, bB, first="tile", second="repeat"):
     return _from_hidden(_hidden(x, W1, b1, WA), WA, bA, WB, bB, first, second)
 
 
-def _scores_einsum(x, W1, b1, WA, bA, WB, bB):
+def _scores_picked(x, W1, b1, WA, bA, WB, bB, positions):
     hidden = _hidden(x, W1, b1, WA)
     A = einsum(hidden, WA, "batch head query d_head, head d_head tile -> batch head query tile") + bA[:, None]
     B = einsum(hidden, WB, "batch head query d_head, head d_head repeat -> batch head query repeat") + bB[:, None]
-    products = einsum(A, B, "batch head query tile, batch head query repeat -> batch head query repeat tile")
-    return rearrange(products, "batch head query repeat tile -> batch head query (repeat tile)")[..., : x.shape[1]]
+    return A[..., positions % A.shape[-1]] * B[..., positions // A.shape[-1]]
 
 
-def _scores_torch(x, W1, b1, WA, bA, WB, bB):
+def _scores_torch(x, W1, b1, WA, bA, WB, bB, positions):
     batch, length, _ = x.shape
     hidden = (x @ W1 + b1).relu().reshape(batch, length, len(WA), -1).transpose(1, 2)
     A, B = hidden @ WA + bA.unsqueeze(1), hidden @ WB + bB.unsqueeze(1)
-    long_A = A.repeat(1, 1, 1, B.shape[-1])
-    return (long_A * B.repeat_interleave(A.shape[-1], dim=-1))[..., :length]
+    products = A.repeat(1, 1, 1, B.shape[-1]) * B.repeat_interleave(A.shape[-1], dim=-1)
+    return products.index_select(3, positions)
 
 
-def _scores_in_loops(x, W1, b1, WA, bA, WB, bB):
+def _scores_in_loops(x, W1, b1, WA, bA, WB, bB, positions):
     batch, length, _ = x.shape
     head, d_head, a = WA.shape
-    scores = torch.zeros(batch, head, length, length)
+    scores = torch.zeros(batch, head, length, len(positions))
     for s in range(batch):
         for h in range(head):
             own = slice(h * d_head, (h + 1) * d_head)
             hidden = (x[s] @ W1[:, own] + b1[own]).relu()
             A, B = hidden @ WA[h] + bA[h], hidden @ WB[h] + bB[h]
-            for j in range(length):
-                scores[s, h, :, j] = A[:, j % a] * B[:, j // a]
+            for n, j in enumerate(positions.tolist()):
+                scores[s, h, :, n] = A[:, j % a] * B[:, j // a]
     return scores
 
 
-def _cut(answer):
-    """The same answer over all positions, cut to the length of the sentence."""
-    return lambda x, W1, b1, WA, bA, WB, bB: answer(x, W1, b1, WA, bA, WB, bB)[..., : x.shape[1]]
+def _picked(answer):
+    """The same answer over all positions, of which those that are asked for are picked."""
+    return lambda x, W1, b1, WA, bA, WB, bB, positions: answer(x, W1, b1, WA, bA, WB, bB)[..., positions]
 
 
-FACTORIZED_SCORES = Exercise(
+SCORES_AT = Exercise(
     key="04.3",
-    title="all heads, and a shorter sentence",
-    name="factorized_scores",
-    minutes=15,
+    title="only the keys that are needed",
+    name="scores_at",
+    minutes=20,
     level="medium",
     inputs=_score_inputs,
     returns="batch head query key",
-    properties=(Reads("x", 1, 2, "token"), Reads("x", 0, 0, "sentence"), Reads("WA", 0, 1, "head")),
-    right=(_scores_einsum, _scores_torch, _scores_in_loops, _cut(_all_positions)),
+    right=(_scores_picked, _scores_torch, _scores_in_loops, _picked(_all_positions)),
     wrong=mistakes({
         HEADS: {
-            "nothing is cut: there is a score for positions that this sentence does not have.": _all_positions,
-            "it keeps the last positions. Where do sentences start?":
-                lambda x, W1, b1, WA, bA, WB, bB: _all_positions(x, W1, b1, WA, bA, WB, bB)[..., -x.shape[1] :],
+            "it keeps the scores of all positions; those of some are asked for.":
+                lambda x, W1, b1, WA, bA, WB, bB, positions: _all_positions(x, W1, b1, WA, bA, WB, bB),
+            "it keeps the first positions, as many as are asked for. Which are asked for?":
+                lambda x, W1, b1, WA, bA, WB, bB, positions: _all_positions(x, W1, b1, WA, bA, WB, bB)[
+                    ..., : len(positions)
+                ],
+            "the positions are put in order; the answer should follow the order in which they come.":
+                lambda x, W1, b1, WA, bA, WB, bB, positions: _scores_torch(
+                    x, W1, b1, WA, bA, WB, bB, positions.sort().values
+                ),
             "the heads are cut out by a reshape alone, so a row of a head is fed by other tokens.":
-                _cut(
+                _picked(
                     lambda x, W1, b1, WA, bA, WB, bB: _from_hidden(
                         (x @ W1 + b1).relu().reshape(len(x), len(WA), x.shape[1], -1), WA, bA, WB, bB
                     )
                 ),
             "the hidden numbers are dealt out to the heads like cards; each head owns neighbours.":
-                _cut(
+                _picked(
                     lambda x, W1, b1, WA, bA, WB, bB: _from_hidden(
                         _hidden(x, W1, b1, WA, "batch query (d_head head) -> batch head query d_head"), WA, bA, WB, bB
                     )
                 ),
             "all heads use the short layers of head 0.":
-                _cut(
+                _picked(
                     lambda x, W1, b1, WA, bA, WB, bB: _from_hidden(
                         _hidden(x, W1, b1, WA),
                         WA[:1].expand_as(WA),
@@ -307,25 +378,33 @@ FACTORIZED_SCORES = Exercise(
                     )
                 ),
             "the numbers are there, but head stands behind query.":
-                lambda x, W1, b1, WA, bA, WB, bB: _scores_torch(x, W1, b1, WA, bA, WB, bB).transpose(1, 2),
+                lambda x, W1, b1, WA, bA, WB, bB, positions: _scores_torch(
+                    x, W1, b1, WA, bA, WB, bB, positions
+                ).transpose(1, 2),
             "the heads are added up; each should keep scores of its own.":
-                lambda x, W1, b1, WA, bA, WB, bB: _scores_torch(x, W1, b1, WA, bA, WB, bB).sum(dim=1),
+                lambda x, W1, b1, WA, bA, WB, bB, positions: _scores_torch(
+                    x, W1, b1, WA, bA, WB, bB, positions
+                ).sum(dim=1),
             "it goes one step too far: these are weights, and the exercise asks for the scores before them.":
-                lambda x, W1, b1, WA, bA, WB, bB: _scores_torch(x, W1, b1, WA, bA, WB, bB).softmax(dim=-1),
+                lambda x, W1, b1, WA, bA, WB, bB, positions: _scores_torch(
+                    x, W1, b1, WA, bA, WB, bB, positions
+                ).softmax(dim=-1),
+            "these are weights over all positions, of which some are picked. Scores are asked for.":
+                _picked(lambda *inputs: _all_positions(*inputs).softmax(dim=-1)),
         },
         LOST: {
             "both lists are tiled. One of them should say each number several times in a row.":
-                _cut(lambda *inputs: _all_positions(*inputs, first="tile", second="tile")),
+                _picked(lambda *inputs: _all_positions(*inputs, first="tile", second="tile")),
             "both lists are repeated number by number. One of them should be laid again and again as a whole.":
-                _cut(lambda *inputs: _all_positions(*inputs, first="repeat", second="repeat")),
+                _picked(lambda *inputs: _all_positions(*inputs, first="repeat", second="repeat")),
         },
         PAPER: {
-            "the two change places: A is repeated number by number, and B is tiled.":
-                _cut(lambda *inputs: _all_positions(*inputs, first="repeat", second="tile")),
+            "the two change places: A is repeated number by number, and B is tiled. Which length divides?":
+                _picked(lambda *inputs: _all_positions(*inputs, first="repeat", second="tile")),
         },
         EQUATIONS: {
             "the two stretched lists are added; equation (6) has a product.":
-                _cut(
+                _picked(
                     lambda x, W1, b1, WA, bA, WB, bB: sum(
                         _index("tile", "repeat")(
                             _hidden(x, W1, b1, WA) @ WA + bA[:, None], _hidden(x, W1, b1, WA) @ WB + bB[:, None]
@@ -333,165 +412,177 @@ FACTORIZED_SCORES = Exercise(
                     )
                 ),
             "W1 is used the wrong way round; here its first axis is the one that goes in.":
-                _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_positions(x, W1.T, b1, WA, bA, WB, bB)),
+                _picked(lambda x, W1, b1, WA, bA, WB, bB: _all_positions(x, W1.T, b1, WA, bA, WB, bB)),
             "the scores are divided by the root of d_head, as for the dot product; equation (6) is not.":
-                _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_positions(x, W1, b1, WA, bA, WB, bB) / sqrt(WA.shape[1])),
+                _picked(lambda x, W1, b1, WA, *others: _all_positions(x, W1, b1, WA, *others) / sqrt(WA.shape[1])),
             "query and key are swapped: a row should belong to a token that attends.":
-                lambda x, W1, b1, WA, bA, WB, bB: _scores_torch(x, W1, b1, WA, bA, WB, bB).transpose(2, 3),
+                lambda x, W1, b1, WA, bA, WB, bB, positions: _scores_torch(
+                    x, W1, b1, WA, bA, WB, bB, positions
+                ).transpose(2, 3),
         },
         LADDER: {
             "there is no relu after the hidden layer.":
-                _cut(
+                _picked(
                     lambda x, W1, b1, WA, bA, WB, bB: _from_hidden(
                         rearrange(x @ W1 + b1, SPLIT, head=len(WA)), WA, bA, WB, bB
                     )
                 ),
             "there is a second relu, on A and B; they may be negative.":
-                _cut(
+                _picked(
                     lambda x, W1, b1, WA, bA, WB, bB: _stretch(
                         (_hidden(x, W1, b1, WA) @ WA + bA[:, None]).relu(),
                         (_hidden(x, W1, b1, WA) @ WB + bB[:, None]).relu(),
                     )
                 ),
             "the relu acts on A and B, not on the hidden numbers.":
-                _cut(
+                _picked(
                     lambda x, W1, b1, WA, bA, WB, bB: _stretch(
                         (rearrange(x @ W1 + b1, SPLIT, head=len(WA)) @ WA + bA[:, None]).relu(),
                         (rearrange(x @ W1 + b1, SPLIT, head=len(WA)) @ WB + bB[:, None]).relu(),
                     )
                 ),
             "there is a second relu, on the scores; they may be negative.":
-                _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_positions(x, W1, b1, WA, bA, WB, bB).relu()),
+                _picked(lambda x, W1, b1, WA, bA, WB, bB: _all_positions(x, W1, b1, WA, bA, WB, bB).relu()),
             "the bias of the hidden layer is missing.":
-                _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_positions(x, W1, 0 * b1, WA, bA, WB, bB)),
+                _picked(lambda x, W1, b1, WA, bA, WB, bB: _all_positions(x, W1, 0 * b1, WA, bA, WB, bB)),
             "the bias of A is missing.":
-                _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_positions(x, W1, b1, WA, 0 * bA, WB, bB)),
+                _picked(lambda x, W1, b1, WA, bA, WB, bB: _all_positions(x, W1, b1, WA, 0 * bA, WB, bB)),
             "the bias of B is missing.":
-                _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_positions(x, W1, b1, WA, bA, WB, 0 * bB)),
+                _picked(lambda x, W1, b1, WA, bA, WB, bB: _all_positions(x, W1, b1, WA, bA, WB, 0 * bB)),
             "the biases of A and B are missing.":
-                _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_positions(x, W1, b1, WA, 0 * bA, WB, 0 * bB)),
+                _picked(lambda x, W1, b1, WA, bA, WB, bB: _all_positions(x, W1, b1, WA, 0 * bA, WB, 0 * bB)),
             "all biases are missing.":
-                _cut(lambda x, W1, b1, WA, bA, WB, bB: _all_positions(x, W1, 0 * b1, WA, 0 * bA, WB, 0 * bB)),
+                _picked(lambda x, W1, b1, WA, bA, WB, bB: _all_positions(x, W1, 0 * b1, WA, 0 * bA, WB, 0 * bB)),
         },
     }),
 )  # fmt: skip
 
 
-# 04.4. A trial asks for every length up to max_length: 1, primes, squares, and products of many factors.
+# 04.4. A trial asks for every length up to a limit: 1, primes, squares, products of many factors. They come as a list,
+# so that a message names the one length that it is about.
+
+
+ENDS = (401, 443, 487, 601, 652, 705, 901, 963, 1027)  # the best is at + 7, at + 8, and would be at + 9
 
 
 def _length_inputs(draw):
-    return {"max_length": draw.integer(100, 150)}
+    return {"longest": [*range(1, draw.integer(100, 150)), *ENDS]}
 
 
-def _for_each_length(answer, max_length):
-    """What the answer gives for each length, as text, by a name that says which length it is."""
+def _for_each_length(answer, longest):
+    """What the answer gives for each length, by a name that says which length it is."""
     results = {}
-    for length in range(1, max_length + 1):
+    for length in longest:
         try:
-            pair = answer(max_length=length)
+            found = answer(longest=length)
         except Exception as error:
             if error.args:  # the blank raises without any
-                error.args = (f"{error}, for max_length {length}.",)
+                error.args = (f"{error}, for longest {length}.",)
             raise
-        results[f"max_length {length} (all from 1 on are tried)"] = repr(pair)[:40]
+        found = tuple(map(_whole, found)) if isinstance(found, (tuple, list)) else found
+        if isinstance(found, tuple) and any(isinstance(value, float) for value in found):
+            raise TypeError(f"{found} holds a float; three whole numbers are asked for. It is for longest {length}.")
+        results[f"longest {length}, the first of those that are wrong"] = found
     return results
 
 
-def _factors_down(max_length):
-    a = isqrt(max_length)
-    while max_length % a:
-        a -= 1
-    return a, max_length // a
+def _pairs(length):
+    return [(a, length // a) for a in range(1, isqrt(length) + 1) if length % a == 0]
 
 
-def _factors_by_sum(max_length):
-    pairs = [(a, max_length // a) for a in range(1, max_length + 1) if max_length % a == 0]
-    return min(pairs, key=lambda pair: (sum(pair), pair[0]))
+def _window(longest, size=9):
+    return [(length, a, b) for length in range(longest, longest + size) for a, b in _pairs(length)]
 
 
-def _factors_up(max_length):
-    best = 1
-    for a in range(1, max_length + 1):
-        if a * a <= max_length and max_length % a == 0:
-            best = a
-    return best, max_length // best
+def _best_by_key(key, size=9):
+    """The first in the window for which `key` is smallest."""
+    return lambda longest: min(_window(longest, size), key=key)
 
 
-def _smallest_factor(max_length):
-    a = next((a for a in range(2, max_length + 1) if max_length % a == 0), 1)
-    return min(a, max_length // a), max(a, max_length // a)
+def _outputs(found):
+    return found[1] + found[2]
 
 
-def _below_the_root(max_length):
-    a = next((a for a in range(isqrt(max_length - 1), 0, -1) if max_length % a == 0), 1)
-    return a, max_length // a
+def _best_by_sum(longest):
+    for total in range(2, longest + 2):
+        products = [(a * (total - a), a, total - a) for a in range(1, total // 2 + 1)]
+        fitting = [found for found in products if longest <= found[0] <= longest + 8]
+        if fitting:
+            return min(fitting)
 
 
-def _ends_at_two(max_length):
-    """Searches from the root down to 2, and falls back to the rounded root when there is none."""
-    root = isqrt(max_length)
-    a = next((a for a in range(root, 1, -1) if max_length % a == 0), root)
-    return a, max_length // a
+def _best_in_loops(longest):
+    best = (longest, 1, longest)
+    for length in range(longest, longest + 9):
+        a = isqrt(length)
+        while length % a:
+            a -= 1
+        if a + length // a < best[1] + best[2]:
+            best = (length, a, length // a)
+    return best
 
 
-def _none_for_primes(max_length):
-    return next(((a, max_length // a) for a in range(isqrt(max_length), 1, -1) if max_length % a == 0), None)
-
-
-def _ends_too_early(max_length):
-    """Its loop is range(1, root), without the root rounded down."""
-    a = max((a for a in range(1, isqrt(max_length)) if max_length % a == 0), default=1)
-    return a, max_length // a
-
-
-def _largest_sum(max_length):
-    return 1, max_length
-
-
-def _round_root(max_length):
-    a = max(1, round(sqrt(max_length)))
-    return min(a, max_length // a), max(a, max_length // a)
-
-
-BEST_FACTORS = Exercise(
+BEST_LENGTH = Exercise(
     key="04.4",
-    title="the best pair of factors",
-    name="best_factors",
+    title="the best length",
+    name="best_length",
     minutes=10,
     level="medium",
     inputs=_length_inputs,
-    returns="a, b",
-    right=(_factors_down, _factors_by_sum, _factors_up),
+    returns="max_length, a, b",
+    right=(_best_by_key(_outputs), _best_by_sum, _best_in_loops),
     run=_for_each_length,
     wrong=mistakes({
         PARAMETERS: {
-            "the root is rounded down and taken, whether it divides max_length or not.":
-                lambda max_length: (isqrt(max_length), max_length // isqrt(max_length)),
-            "the root is rounded and taken, whether it divides max_length or not.": _round_root,
-            "both are the root, as if every length were a square.":
-                lambda max_length: (isqrt(max_length), isqrt(max_length)),
-            "it takes the smallest divisor above 1. Is that the pair with the smallest sum?": _smallest_factor,
-            "it forgets the primes: their pair holds a 1, and it searches from 2 on.": _ends_at_two,
-            "for 1 and for primes it gives nothing: their pair holds a 1.": _none_for_primes,
-            "the search ends one number before the root, rounded down; that number can be the factor.": _ends_too_early,
-            "the search leaves out the root itself, so squares get a worse pair.": _below_the_root,
-            "the pair is right, but a should be the smaller one.": lambda max_length: _factors_down(max_length)[::-1],
-            "it takes 1 and max_length, the pair with the most parameters.": _largest_sum,
-            "one factor is always 2, even where 2 is no divisor or not the best one.":
-                lambda max_length: (2, max_length // 2) if max_length > 3 else (1, max_length),
-            "the numbers are right, but they come as a list; a pair with a comma is a tuple.":
-                lambda max_length: list(_factors_down(max_length)),
-            "this is the sum of the two factors, not the two.": lambda max_length: sum(_factors_down(max_length)),
-            "the root divides with a remainder, and the second number is no whole number.":
-                lambda max_length: (float(isqrt(max_length)), max_length / isqrt(max_length)),
+            "it takes the longest sentence as it is. A larger number can cost less.": _best_by_key(_outputs, 1),
+            "it always takes the largest number that is allowed.":
+                lambda longest: min(_window(longest + 8, 1), key=_outputs),
+            "it takes the length with the most square pair. Is that the one with the fewest parameters?":
+                _best_by_key(lambda found: found[2] - found[1]),
+            "it takes the first square it finds. Is that the length with the fewest parameters?":
+                lambda longest: next(
+                    (found for found in _window(longest) if found[1] == found[2]),
+                    min(_window(longest), key=_outputs),
+                ),
+            "it takes the fewest outputs for each position. The whole number of outputs counts.":
+                _best_by_key(lambda found: _outputs(found) / found[0]),
+            "it takes the length with the largest a.": _best_by_key(lambda found: -found[1]),
+            "it takes the length with the most pairs of factors.":
+                _best_by_key(lambda found: (-len(_pairs(found[0])), _outputs(found))),
+            "longest + 8 is left out; it is allowed, too.": _best_by_key(_outputs, 8),
+            "longest + 9 is looked at; that is one too far.": _best_by_key(_outputs, 10),
+            "longest itself is left out; it is allowed, too.":
+                lambda longest: min(_window(longest + 1, 8), key=_outputs),
+            "of lengths that cost the same it takes the longest one (or that with the smallest b).":
+                lambda longest: min(reversed(_window(longest)), key=_outputs),
+            "it takes the most parameters instead of the fewest.": _best_by_key(lambda found: -_outputs(found)),
+            "the three numbers are right, but a should be the smaller one of the pair.":
+                lambda longest: (found := _best_in_loops(longest))[:1] + found[:0:-1],
+            "the pair is there, but the length in front of it is missing.":
+                lambda longest: _best_in_loops(longest)[1:],
+            "this is the length alone; its pair is missing.": lambda longest: _best_in_loops(longest)[0],
+            "this is the number of outputs, not what makes it.": lambda longest: _outputs(_best_in_loops(longest)),
+            "pairs with a 1 are left out, and for a short sentence one of them can be best.":
+                lambda longest: min(
+                    [found for found in _window(longest) if found[1] > 1], key=_outputs, default=None
+                ),
         },
-    }),
+    })
+    + mistakes(
+        {
+            PARAMETERS: {
+                "a division with / gives a float; // gives a whole number.":
+                    lambda longest: (found := _best_in_loops(longest))[:2] + (found[0] / found[1],),
+            },
+        },
+        error="holds a float",
+    ),
 )  # fmt: skip
 
 
-# 04.5. Rows that can be made, and rows that fail in one way only: each shortcut of the bank misses one of them.
-# Asked twice: for drawn rows without zeros, and for rows with zeros, which punish a division and a test of one corner.
+# 04.5. Rows that can be made, and rows that fail in one way only: each shortcut of the bank misses one of them. Asked
+# three times: for drawn rows without zeros; for rows with zeros, which punish a division and a test of one corner; and
+# for small and large rows on both sides of the limit, which punish another limit, or one that grows with the row.
 
 
 def _made_inputs(draw):
@@ -552,10 +643,32 @@ def _rows_with_zeros(a, b):
     return torch.stack(made + fail).flatten(1)
 
 
+def _rows_near_the_limit(a, b):
+    """Six rows off by at most 0.0001, then six that miss every product by 0.01 or more."""
+    product_of = torch.outer(torch.linspace(-1.2, -0.7, b), torch.linspace(0.8, 1.25, a))
+    signs = torch.where(torch.arange(a * b).reshape(b, a) * 7 % 5 < 2, 1.0, -1.0)  # their rank is above 1
+
+    def one(size, r, t):
+        result = torch.zeros(b, a)
+        result[r, t] = size
+        return result
+
+    made = [1e-4 * signs, product_of + 1e-4 * signs, product_of + one(-1e-4, 1, 2), 0.04 * product_of + 1e-4 * signs]
+    made += [20 * product_of, 20 * product_of + one(1e-4, 2, 1)]
+    fail = [product_of + one(0.05, r, t) for r, t in ((0, 0), (b - 1, a - 1), (1, 2))]
+    fail += [20 * product_of + one(0.05, 2, 1), 0.04 * product_of + one(0.07, 1, 1)]
+    block = torch.zeros(b, a)  # (1.2 + e) 0.108 should be 0.36 0.36
+    block[:2, :2] = torch.tensor([[1.4, 0.36], [0.36, 0.108]])
+    return torch.stack(made + fail + [block]).flatten(1)
+
+
 def _made_run(answer, scores, a):
+    b = scores.shape[1] // a
     return {
         "rows without zeros": answer(scores=scores, a=a),
-        "rows with zeros": answer(scores=_rows_with_zeros(a, scores.shape[1] // a), a=a),
+        "rows with zeros": answer(scores=_rows_with_zeros(a, b), a=a),
+        "rows near the limit": answer(scores=_rows_near_the_limit(a, b), a=a),
+        "one row, an A of one number": answer(scores=scores[:1].clone(), a=1),
     }
 
 
@@ -576,7 +689,7 @@ def _made_by_default_rank(scores, a):
 
 
 def _made_by_singular_values(scores, a):
-    return torch.linalg.svdvals(_folded(scores, a))[:, 1] < 1e-3
+    return (torch.linalg.svdvals(_folded(scores, a)) > 1e-3).sum(dim=1) <= 1
 
 
 def _made_by_minors(scores, a):
@@ -584,9 +697,16 @@ def _made_by_minors(scores, a):
     for i, picture in enumerate(_folded(scores, a)):
         b = len(picture)
         for (r, s), (t, u) in product(combinations(range(b), 2), combinations(range(a), 2)):
-            if (picture[r, t] * picture[s, u] - picture[r, u] * picture[s, t]).abs() > 1e-3:
+            minor = picture[r, t] * picture[s, u] - picture[r, u] * picture[s, t]
+            if minor.abs() > 1e-3 * picture.abs().max():
                 answer[i] = False
     return answer
+
+
+def _made_by_plain_minors(scores, a):
+    pictures = _folded(scores, a)
+    products = einsum(pictures, pictures, "q r t, q s u -> q r t s u")
+    return _all_small(products - products.transpose(2, 4))
 
 
 def _made_by_pivot(scores, a):
@@ -633,7 +753,7 @@ CAN_BE_MADE = Exercise(
     inputs=_made_inputs,
     returns="query",
     run=_made_run,
-    right=(_made_by_rank, _made_by_default_rank, _made_by_singular_values, _made_by_minors, _made_by_pivot),
+    right=(_made_by_rank, _made_by_singular_values, _made_by_minors, _made_by_pivot),
     wrong=mistakes({
         PICTURE: {
             "the row is folded into a rows of b numbers; its picture has b rows of a.":
@@ -670,8 +790,11 @@ CAN_BE_MADE = Exercise(
             "rounding is counted as rank: the scores are 32-bit numbers, and .double() makes their rounding visible. "
             "Give atol.":
                 lambda scores, a: torch.linalg.matrix_rank(_folded(scores, a).double()) <= 1,
-            "this is the rank of the whole table; every row has a picture of its own.":
-                lambda scores, a: torch.linalg.matrix_rank(scores, atol=1e-3) <= 1,
+            "there is one verdict for the whole table; every row has a picture of its own, and a verdict.":
+                lambda scores, a: _made_by_rank(scores, a).all(),
+            "no row can be made, it says. (The rank of the whole table says so, too. But every row has a picture of "
+            "its own.)":
+                lambda scores, a: torch.zeros(len(scores), dtype=torch.bool),
         },
         EQUATIONS: {
             "it finds the rows that are sums of A and B, not products. (A softmax before the test does that, too.)":
@@ -684,6 +807,8 @@ CAN_BE_MADE = Exercise(
                 lambda scores, a: _all_small(_folded(scores, a).diff(dim=2)),
         },
         CONSTANT: {
+            "the signs of the scores are lost before the rank is taken; a wrong sign spoils a product.":
+                lambda scores, a: _rank_at_most(1, _folded(scores, a).abs()),
             "only differences are looked at, so a constant that is added to all scores is forgiven.":
                 lambda scores, a: _rank_at_most(1, _folded(scores, a).diff(dim=1)),
             "the mean of the row is taken away first, and then a product is no product any more.":
@@ -693,11 +818,192 @@ CAN_BE_MADE = Exercise(
             "two rows of the picture count as multiples only if the factor is positive; B can be negative.":
                 lambda scores, a: (_cosines(_folded(scores, a)) > 0.9999).flatten(1).all(dim=1),
         },
+        ROW_OF_EXERCISE: {
+            "a difference of 0.0001 counts as a miss; torch's own limit is far smaller than what is asked for.":
+                _made_by_default_rank,
+            "the limit grows with the row; both numbers hold for rows of small and of large scores.":
+                lambda scores, a: torch.linalg.matrix_rank(_folded(scores, a), rtol=1e-3) <= 1,
+            "the limit is too large: rows that miss every product by 0.01 pass.":
+                lambda scores, a: torch.linalg.matrix_rank(_folded(scores, a), atol=0.1) <= 1,
+            "the products of two numbers are compared with the limit, and small scores have very small products.":
+                _made_by_plain_minors,
+            "every row can be made, it says.": lambda scores, a: torch.ones(len(scores), dtype=torch.bool),
+        },
         NUMBERS: {
             "the second singular value is compared with exactly 0, but rounding leaves a little.":
-                lambda scores, a: torch.linalg.svdvals(_folded(scores, a))[:, 1] == 0,
+                lambda scores, a: (torch.linalg.svdvals(_folded(scores, a))[:, 1:] == 0).all(dim=1),
         },
     }),
 )  # fmt: skip
 
-EXERCISES = [PRODUCT_ROWS, COUNT_PRODUCTS, FACTORIZED_SCORES, BEST_FACTORS, CAN_BE_MADE]
+
+# 04.6. The patterns of the three kinds that can be had, and near relatives that cannot; their rows and columns come in
+# any order. What counts are the weights that a pair of lists gives.
+
+
+def _patterns(b, a):
+    """Pictures of bools by a name that does not tell whether it can be had."""
+
+    def cells(*places):
+        result = torch.zeros(b, a, dtype=torch.bool)
+        for rows, columns in places:
+            result[rows, columns] = True
+        return result
+
+    upper, lower = slice(0, 2), slice(2, None)
+    return {
+        "one position": cells((1, 2)),
+        "all positions": cells((slice(None), slice(None))),
+        "one row": cells((1, slice(None))),
+        "one column": cells((slice(None), 2)),
+        "a block": cells((upper, upper)),
+        "two positions on a diagonal": cells((0, 0), (1, 1)),
+        "a block, and one position outside of its rows and columns": cells((upper, upper), (2, 2)),
+        "all but one position": ~cells((1, 2)),
+        "all but a block": ~cells((upper, upper)),
+        "three positions on a diagonal": cells((0, 0), (1, 1), (2, 2)),
+        "three positions around a corner": cells((0, 0), (0, 1), (1, 0)),
+        "a block, and one position in its rows": cells((upper, upper), (0, 2), (2, 2)),
+        "two rows that share a column": cells((0, slice(0, 2)), (1, slice(1, 3))),
+        "all but two positions on a diagonal": ~cells((0, 0), (1, 1)),
+        "a block, and the block below on the other side": cells((upper, upper), (lower, lower)),
+        "all but three positions on a diagonal": ~cells((0, 0), (1, 1), (2, 2)),
+    }
+
+
+def _pattern_inputs(draw):
+    b, a = draw.in_turn([(3, 4), (4, 3)])
+    rows, columns = draw.normal(b).argsort(), draw.normal(a).argsort()
+    return {"wanted": {name: cells[rows][:, columns] for name, cells in _patterns(b, a).items()}}
+
+
+def _shares(answer, wanted):
+    """For each pattern, what came of it in words."""
+    wanted = {**wanted, "a picture of one column": torch.tensor([[True], [False], [True], [True], [False]])}
+    return {name: _share(answer(wanted=cells), cells) for name, cells in wanted.items()}
+
+
+def _share(lists, wanted):
+    if lists is None:
+        return "None"
+    if not isinstance(lists, (tuple, list)) or len(lists) != 2:
+        raise TypeError("the answer must be None or a tuple of two tensors, A and B")
+    A, B = lists
+    if not all(isinstance(one, torch.Tensor) and one.is_floating_point() for one in (A, B)):
+        raise TypeError("A and B must be tensors of floats")
+    b, a = wanted.shape
+    if A.shape != (a,) or B.shape != (b,):
+        return f"lists of the shapes {tuple(A.shape)} and {tuple(B.shape)} for a picture of {b} rows and {a} columns"
+    weights = torch.outer(B.double(), A.double()).flatten().softmax(dim=0)[wanted.flatten()]
+    if weights.sum() < 0.99:
+        return "lists that leave weight on positions that are not wanted"
+    return "lists" if (weights >= 0.99 / len(weights)).all() else "lists that give the wanted positions unequal shares"
+
+
+def _lists_tried(wanted, numbers=(-4.0, 0.0, 4.0)):
+    b, a = wanted.shape
+    every_A = torch.tensor(list(product(numbers, repeat=a)))
+    for B in product(numbers, repeat=b):
+        rows = torch.einsum("r,nt->nrt", torch.tensor(B), every_A).flatten(1).softmax(dim=1)
+        good = (rows[:, wanted.flatten()] >= 0.99 / wanted.sum()).all(dim=1)
+        if good.any():
+            return every_A[good][0], torch.tensor(B)
+    return None
+
+
+def _block(cells):
+    columns, rows = cells.any(dim=0), cells.any(dim=1)
+    return (columns, rows) if cells.equal(rows[:, None] & columns) else None
+
+
+def _lists_by_pattern(wanted, kinds=("block", "rest", "two"), size=4.0):
+    if "block" in kinds and (found := _block(wanted)):
+        return size * found[0], size * found[1]
+    if "rest" in kinds and (found := _block(~wanted)):
+        return size * found[0], -size * found[1]
+    kinds_of_rows = wanted[wanted.any(dim=1)].unique(dim=0)
+    if "two" in kinds and len(kinds_of_rows) == 2 and not kinds_of_rows.all(dim=0).any():
+        plus, minus = ((wanted == row).all(dim=1).float() for row in kinds_of_rows)
+        A, B = kinds_of_rows[0].float() - kinds_of_rows[1].float(), plus - minus
+        return size * A, size * B
+    return None
+
+
+def _lists_in_python(wanted):
+    """Other numbers, and rows as sets of columns."""
+    b, a = wanted.shape
+    rows = [frozenset(j for j in range(a) if wanted[i, j]) for i in range(b)]
+    full, kinds = frozenset(range(a)), list(dict.fromkeys(row for row in rows if row))
+    if len(kinds) == 1:
+        return torch.tensor([9.0 * (j in kinds[0]) for j in range(a)]), torch.tensor(
+            [1.0 * bool(row) for row in rows]
+        )
+    if len(kinds) == 2 and full in kinds and all(rows):
+        hole = full - next(kind for kind in kinds if kind != full)
+        return torch.tensor([-3.0 * (j in hole) for j in range(a)]), torch.tensor([3.0 * (row != full) for row in rows])
+    if len(kinds) == 2 and not kinds[0] & kinds[1]:
+        sign = [1.0 * (j in kinds[0]) - 1.0 * (j in kinds[1]) for j in range(a)]
+        side = [10.0 * (row == kinds[0]) - 10.0 * (row == kinds[1]) for row in rows]
+        return torch.tensor(sign), torch.tensor(side)
+    return None
+
+
+def _bounding_block(wanted):
+    return 4.0 * wanted.any(dim=0), 4.0 * wanted.any(dim=1)
+
+
+def _largest_part(wanted):
+    U, sizes, V_rows = torch.linalg.svd(wanted.float())
+    return 9 * sizes[0] * V_rows[0], U[:, 0]
+
+
+def _never_none(wanted):
+    return _lists_by_pattern(wanted) or _bounding_block(wanted)
+
+
+def _first_wanted(wanted):
+    r, t = wanted.nonzero()[0].tolist()
+    return 4.0 * torch.eye(wanted.shape[1])[t], 4.0 * torch.eye(wanted.shape[0])[r]
+
+
+LISTS_FOR = Exercise(
+    key="04.6",
+    title="pick positions with two lists",
+    name="lists_for",
+    minutes=35,
+    level="hard",
+    inputs=_pattern_inputs,
+    returns="A, B, or None",
+    run=_shares,
+    trials=2,
+    right=(_lists_by_pattern, _lists_tried, _lists_in_python),
+    wrong=mistakes({
+        CONSTANT: {
+            "blocks alone are found, and more can be had. Which numbers do you never use?":
+                lambda wanted: _lists_by_pattern(wanted, ("block",)),
+            "two blocks with two signs are given up.": lambda wanted: _lists_by_pattern(wanted, ("block", "rest")),
+            "what all positions but some can do with a constant is given up.":
+                lambda wanted: _lists_by_pattern(wanted, ("block", "two")),
+            "no number is 0; some patterns need one.": lambda wanted: _lists_tried(wanted, (-4.0, 4.0)),
+            "each row and column with a wanted position gets a large number, so crossing positions win, too.":
+                _bounding_block,
+            "it says None for all.": lambda wanted: None,
+        },
+        DIAGONAL: {
+            "it always gives lists; some patterns cannot be had.": _never_none,
+            "these are the largest part of the wanted picture; its scores are not equal on the wanted positions.":
+                _largest_part,
+            "one wanted position gets everything; they should have equal shares.": _first_wanted,
+        },
+        PICTURE: {
+            "A and B have changed places: A belongs to the columns of the picture.":
+                lambda wanted: (lists := _lists_by_pattern(wanted)) and lists[::-1],
+            "the weight lies on the positions that are not wanted.":
+                lambda wanted: _lists_by_pattern(~wanted) if not wanted.all() else _bounding_block(wanted),
+            "the patterns are right, but the numbers are too small: the positions that are not wanted keep a share.":
+                lambda wanted: _lists_by_pattern(wanted, size=1.0),
+        },
+    }),
+)  # fmt: skip
+
+EXERCISES = [OUR_ORDER, COUNT_PRODUCTS, SCORES_AT, BEST_LENGTH, CAN_BE_MADE, LISTS_FOR]

@@ -1,20 +1,23 @@
 """The exercises of chapter 05, Factorized Random: equation (7) of arXiv 2005.00743."""
 
-from math import cos, pi, sqrt
+from math import cos, log, pi, sqrt
+from numbers import Integral
 
 import torch
 from einops import einsum, rearrange
 
-from synth_lib.checks.exercise import Exercise, Reads, RowsSumTo1, mistakes
+from synth_lib.checks.exercise import Exercise, RowsSumTo1, mistakes
 from synth_lib.scores import FactorizedRandom, Random
 
 EQUATION = "The equation"
-MATMUL = "A matrix product"
 KEY_AXIS = "Both factors on the key axis"
-TWICE = "A name twice in one tensor"
 HEADS = "Heads and shorter inputs"
 RESULT = "From scores to the result"
 BEST = "The best table of rank k"
+EXERCISE_ROWS = "Exercise 05.1: rows for new tokens"
+EXERCISE_PAIRS = "Stretch 05.5: two keys for each query"
+EXERCISE_POINTER = "Exercise 05.4: any keys, as sharp as you like"
+BREAKS = "Where it breaks"
 FULL_RANK = "The same as Random at full rank"
 PARAMETERS = "Parameters"
 CIRCLE = "Points on a circle"
@@ -22,144 +25,162 @@ REVERSAL = "A reversal"
 SCALE = "How large the factor c must be"
 
 
-# 05.1
+# 05.1. One trial has one head and begins at 0, one has one new token.
 
 
-def _maps_inputs(draw):
-    sizes = draw.sizes("head rank length max_length", high=9)
-    head, rank = sizes["head"], sizes["rank"]
-    length, max_length = sorted((sizes["length"], sizes["max_length"]))
+def _rows_inputs(draw):
+    sizes = draw.sizes("head rank count start max_length", low=2, high=9)
+    rank, count, start = sizes["rank"], sizes["count"], sizes["start"]
+    head, count, start = draw.in_turn([(sizes["head"], count, start), (1, count, 0), (sizes["head"], 1, start)])
+    longest = count + start + draw.integer(2, 4)
     return {
-        "R1": draw.normal(head, max_length, rank),
-        "R2": draw.normal(head, max_length, rank),
-        "length": length,
+        "R1": draw.normal(head, longest, rank),
+        "R2": draw.normal(head, longest, rank),
+        "start": start,
+        "count": count,
     }
 
 
 TABLE = "head query rank, head key rank -> head query key"
+INFINITE = float("-inf")
 
 
-def _table(R1, R2, length):
-    return einsum(R1[:, :length], R2[:, :length], TABLE)
+def _later(start, count, shift=1):
+    """Which keys are out of sight, "query key": those `shift` positions behind the query, or more."""
+    return torch.ones(count, start + count).triu(diagonal=start + shift).bool()
 
 
-def _maps_einsum(R1, R2, length):
-    return _table(R1, R2, length).softmax(dim=-1)
+def _rows_table(R1, R2, start, count):
+    return einsum(R1[:, start : start + count], R2[:, : start + count], TABLE)
 
 
-def _maps_matmul(R1, R2, length):
-    scores = R1 @ R2.transpose(1, 2)
-    return torch.softmax(scores[:, :length, :length], dim=2)
+def _rows_masked(R1, R2, start, count):
+    return _rows_table(R1, R2, start, count).masked_fill(_later(start, count), INFINITE).softmax(dim=-1)
 
 
-def _maps_in_loops(R1, R2, length):
-    head, _, rank = R1.shape
-    weights = torch.zeros(head, length, length)
-    for h in range(head):
-        for i in range(length):
-            for j in range(length):
-                weights[h, i, j] = sum(R1[h, i, r] * R2[h, j, r] for r in range(rank)).exp()
-            weights[h, i] /= weights[h, i].sum()
+def _rows_of_all(R1, R2, start, count):
+    length = start + count
+    table = (R1 @ R2.transpose(1, 2))[:, :length, :length]
+    return (table + _later(0, length).float().mul(-1e9)).softmax(dim=2)[:, start:]
+
+
+def _rows_in_loops(R1, R2, start, count):
+    weights = torch.zeros(len(R1), count, start + count)
+    for h in range(len(R1)):
+        for i in range(count):
+            seen = start + i + 1
+            weights[h, i, :seen] = (R2[h, :seen] @ R1[h, start + i]).softmax(dim=0)
     return weights
 
 
-def _maps_cut_and_divided(R1, R2, length):
-    weights = einsum(R1, R2, TABLE).softmax(dim=-1)[:, :length, :length]
+def _rows_divided(R1, R2, start, count):
+    weights = _rows_table(R1, R2, start, count).exp() * ~_later(start, count)
     return weights / weights.sum(dim=-1, keepdim=True)
 
 
-def _maps_zero_scores(R1, R2, length):
-    outside = torch.arange(R1.shape[1]) >= length
-    scores = einsum(R1, R2, TABLE).masked_fill(outside, 0.0)
-    return scores.softmax(dim=-1)[:, :length, :length]
+def _rows_with(table=_rows_table, later=_later, scale=1.0, fill=INFINITE):
+    """The right way with another table, another mask, another scale, or another score for what is out of sight."""
+
+    def rows(R1, R2, start, count):
+        scores = table(R1, R2, start, count) * scale
+        return scores.masked_fill(later(start, count), fill).softmax(dim=-1)
+
+    return rows
 
 
 def _one_row(R1, R2, length):
     return (R1 * R2)[:, :length].sum(dim=-1)
 
 
-SHORT_MAPS = Exercise(
+NEW_ROWS = Exercise(
     key="05.1",
-    title="the maps of a short input",
-    name="short_maps",
-    minutes=10,
-    level="easy",
-    inputs=_maps_inputs,
+    title="rows for new tokens",
+    name="new_rows",
+    minutes=15,
+    level="medium",
+    inputs=_rows_inputs,
     returns="head query key",
-    properties=(RowsSumTo1(), Reads("R1", 1, 1, "query"), Reads("R1", 0, 0, "head")),
-    right=(_maps_einsum, _maps_matmul, _maps_in_loops, _maps_cut_and_divided),
+    properties=(RowsSumTo1(),),
+    right=(_rows_masked, _rows_of_all, _rows_in_loops, _rows_divided),
     wrong=mistakes({
-        KEY_AXIS: {
-            "both factors carry the key axis, so every query gets the same row.":
-                lambda R1, R2, length: _one_row(R1, R2, length)[:, None].expand(-1, length, -1).softmax(dim=-1),
-            "both factors carry the query axis, so all keys of a row get the same weight.":
-                lambda R1, R2, length: _one_row(R1, R2, length)[:, :, None].expand(-1, -1, length).softmax(dim=-1),
-        },
-        TWICE: {
-            "only the diagonal of the table is filled: position i meets position i alone.":
-                lambda R1, R2, length: torch.diag_embed(_one_row(R1, R2, length)).softmax(dim=-1),
-        },
-        EQUATION: {
-            "the first factor is multiplied by itself; the second one is not used.":
-                lambda R1, R2, length: _maps_einsum(R1, R1, length),
-            "the second factor is multiplied by itself; the first one is not used.":
-                lambda R1, R2, length: _maps_einsum(R2, R2, length),
-            "query and key are swapped: the rows should belong to the first factor.":
-                lambda R1, R2, length: _maps_einsum(R2, R1, length),
-            "the scores are divided by the root of the rank, as for the dot product; equation (7) is not.":
-                lambda R1, R2, length: (_table(R1, R2, length) / sqrt(R1.shape[2])).softmax(dim=-1),
-            "it takes the mean over the rank, not the sum.":
-                lambda R1, R2, length: (_table(R1, R2, length) / R1.shape[2]).softmax(dim=-1),
-            "only column 0 of the factors is used; the sum runs over all of them.":
-                lambda R1, R2, length: _maps_einsum(R1[..., :1], R2[..., :1], length),
-            "only the last column of the factors is left: a loop overwrites where it should add.":
-                lambda R1, R2, length: _maps_einsum(R1[..., -1:], R2[..., -1:], length),
-        },
-        RESULT: {
-            "the softmax is right, but the map is transposed afterwards: its columns sum to 1.":
-                lambda R1, R2, length: _maps_einsum(R1, R2, length).transpose(1, 2),
-            "these are the scores; the softmax is missing.": _table,
-            "the exponentials are not divided by the sum of their row.":
-                lambda R1, R2, length: _table(R1, R2, length).exp(),
-            "the scores are divided by their sum, but the softmax takes the exponential first.":
-                lambda R1, R2, length: _table(R1, R2, length) / _table(R1, R2, length).sum(dim=-1, keepdim=True),
-            "the softmax runs along the queries, so the columns sum to 1 and not the rows.":
-                lambda R1, R2, length: _table(R1, R2, length).softmax(dim=1),
-            "the softmax runs along the heads. A softmax without dim can do that too.":
-                lambda R1, R2, length: _table(R1, R2, length).softmax(dim=0),
-            "the softmax runs over the whole table of a head; every row should sum to 1.":
-                lambda R1, R2, length: _table(R1, R2, length).flatten(1).softmax(dim=-1).unflatten(1, (length, length)),
-        },
-        MATMUL: {
-            "the second factor is reshaped where it should be turned; its numbers land on other positions.":
-                lambda R1, R2, length: (R1[:, :length] @ R2[:, :length].reshape(len(R2), R2.shape[2], length)).softmax(
-                    dim=-1
+        EXERCISE_ROWS: {
+            "the queries are the first positions, not the new ones.":
+                _rows_with(lambda R1, R2, start, count: einsum(R1[:, :count], R2[:, : start + count], TABLE)),
+            "the mask counts the new rows from 0, so the first of them sees position 0 alone.":
+                _rows_with(later=lambda start, count: _later(0, start + count)[:count]),
+            "nothing is masked: a new token looks at later ones.":
+                lambda R1, R2, start, count: _rows_table(R1, R2, start, count).softmax(dim=-1),
+            "a token does not look at itself, but should.":
+                lambda R1, R2, start, count: _rows_with(later=lambda *sizes: _later(*sizes, shift=0))(
+                    R1, R2, start, count
+                ).nan_to_num(),
+            "a token looks at one position too many, the next one.":
+                _rows_with(later=lambda start, count: _later(start, count, shift=2)),
+            "the mask is upside down: a token looks at later ones, and not at those before.":
+                _rows_with(
+                    later=lambda start, count: ~_later(start, count) & ~torch.eye(start + count).bool()[start:]
+                ),
+            "the new tokens look at each other alone; those before them are missing.":
+                lambda R1, R2, start, count: _rows_masked(R1[:, start:], R2[:, start:], 0, count),
+            "the tokens before are there, and the new ones are missing among the keys.":
+                lambda R1, R2, start, count: einsum(
+                    R1[:, start : start + count], R2[:, :start], TABLE
+                ).softmax(dim=-1),
+            "all rows are there; the new ones alone are asked for.":
+                lambda R1, R2, start, count: _rows_of_all(R1, R2, 0, start + count),
+            "the positions up to max_length are there as keys; those that have come are asked for.":
+                lambda R1, R2, start, count: _rows_of_all(R1, R2, 0, R1.shape[1])[:, start : start + count],
+            "the last positions of the table are taken; the new tokens begin at start.":
+                lambda R1, R2, start, count: _rows_masked(
+                    R1.roll(start + count, dims=1), R2.roll(start + count, dims=1), start, count
                 ),
         },
         HEADS: {
-            "the map is cut after the softmax, so its rows sum to less than 1.":
-                lambda R1, R2, length: einsum(R1, R2, TABLE).softmax(dim=-1)[:, :length, :length],
-            "the scores of the positions outside are set to 0, and a score of 0 still gets a share.": _maps_zero_scores,
-            "nothing is cut: the map has rows and columns for positions that this input does not have.":
-                lambda R1, R2, length: einsum(R1, R2, TABLE).softmax(dim=-1),
-            "only the keys are cut; there are too many queries.":
-                lambda R1, R2, length: einsum(R1, R2[:, :length], TABLE).softmax(dim=-1),
-            "only the queries are cut; there are too many keys.":
-                lambda R1, R2, length: einsum(R1[:, :length], R2, TABLE).softmax(dim=-1),
-            "it keeps the last positions. Where does an input start?":
-                lambda R1, R2, length: einsum(R1[:, -length:], R2[:, -length:], TABLE).softmax(dim=-1),
+            "masked scores are set to 0; a score of 0 still gets weight.": _rows_with(fill=0.0),
+            "the mask comes after the softmax, so the rows no longer sum to 1.":
+                lambda R1, R2, start, count: _rows_table(R1, R2, start, count)
+                .softmax(dim=-1)
+                .masked_fill(_later(start, count), 0.0),
             "all heads use the factors of head 0.":
-                lambda R1, R2, length: _maps_einsum(R1[:1].expand_as(R1), R2[:1].expand_as(R2), length),
+                lambda R1, R2, start, count: _rows_masked(R1[:1].expand_as(R1), R2[:1].expand_as(R2), start, count),
             "the heads are added up; each should keep a map of its own.":
-                lambda R1, R2, length: _table(R1, R2, length).sum(dim=0).softmax(dim=-1),
+                _rows_with(lambda *inputs: _rows_table(*inputs).sum(dim=0)),
             "the numbers are there, but head stands last instead of first.":
-                lambda R1, R2, length: rearrange(_maps_einsum(R1, R2, length), "head query key -> query key head"),
+                lambda R1, R2, start, count: rearrange(
+                    _rows_masked(R1, R2, start, count), "head query key -> query key head"
+                ),
+        },
+        KEY_AXIS: {
+            "both factors carry the key axis, so every query gets the same row.":
+                _rows_with(
+                    lambda R1, R2, start, count: _one_row(R1, R2, start + count)[:, None].expand(-1, count, -1)
+                ),
+        },
+        EQUATION: {
+            "the first factor is multiplied by itself; the second one is not used.":
+                lambda R1, R2, start, count: _rows_masked(R1, R1, start, count),
+            "the second factor is multiplied by itself; the first one is not used.":
+                lambda R1, R2, start, count: _rows_masked(R2, R2, start, count),
+            "query and key are swapped: the rows should belong to the first factor.":
+                lambda R1, R2, start, count: _rows_masked(R2, R1, start, count),
+            "the scores are divided by the root of the rank, as for the dot product; equation (7) is not.":
+                lambda R1, R2, start, count: _rows_masked(R1 / sqrt(R1.shape[2]), R2, start, count),
+        },
+        RESULT: {
+            "these are masked scores; the softmax is missing.":
+                lambda R1, R2, start, count: _rows_table(R1, R2, start, count).masked_fill(
+                    _later(start, count), INFINITE
+                ),
+            "the softmax runs along the queries, so the columns sum to 1 and not the rows.":
+                lambda R1, R2, start, count: _rows_table(R1, R2, start, count)
+                .masked_fill(_later(start, count), INFINITE)
+                .softmax(dim=1),
         },
     }),
 )  # fmt: skip
 
 
-# 05.2 and 05.4 ask for two factors. Many pairs have the same product, so what is compared is made of the product.
+# 05.2, 05.4 and 05.5 ask for two factors. Many pairs have the same product, so what is compared is made of the product.
 
 
 def _product(factors):
@@ -176,7 +197,8 @@ def _product(factors):
 def _best_inputs(draw):
     sizes = draw.sizes("head rank length", high=8)
     rank, length = sorted((sizes["rank"], sizes["length"]))
-    return {"R": draw.normal(sizes["head"], length, length), "rank": rank}
+    head, rank = draw.in_turn([(sizes["head"], rank), (1, rank), (sizes["head"], 1)])
+    return {"R": draw.normal(head, length, length), "rank": rank}
 
 
 def _best_root(R, rank):
@@ -280,6 +302,10 @@ BEST_FACTORS = Exercise(
             "the singular values of head 0 are used in all heads.": _sizes_of_head_0,
             "the third tensor of the SVD is not turned: its parts are rows, and columns were taken.": _columns_of_rows,
             "the two factors are exchanged, so the product is transposed.": lambda R, rank: _parts(R, rank, 1, 0)[::-1],
+            "the third tensor of the SVD is reshaped, not turned; that mixes its parts.":
+                lambda R, rank: (
+                    _parts(R, rank, 1, 0)[0], torch.linalg.svd(R)[2][:, :rank].reshape(*R.shape[:2], rank)
+                ),
             "all heads use the table of head 0.": _head_0,
         },
     }),
@@ -303,7 +329,8 @@ def _rank_run(answer, max_length, head):
             if error.args:  # the blank raises without any
                 error.args = (f"{error}, for max_length {length}.",)
             raise
-        results[f"max_length {length} (several are tried)"] = rank
+        whole = isinstance(rank, Integral) and not isinstance(rank, bool)  # those of numpy, too
+        results[f"for {length} positions, one of the lengths that are tried"] = int(rank) if whole else rank
     return results
 
 
@@ -363,124 +390,330 @@ LARGEST_RANK = Exercise(
 )  # fmt: skip
 
 
-# 05.4. What counts is the map: where each row is highest, and whether that weight is large enough. Both directions
-# are asked for, so that a sign cannot be right by chance. A row whose key is outside may look anywhere.
+# 05.4. What counts is the map: where each row is highest, and whether that weight is large and small enough. Long and
+# short inputs are asked for in each trial: the scale must grow with the square of the length.
 
 
-def _shift_inputs(draw):
-    return {"length": draw.integer(9, 30), "shift": draw.integer(1, 3)}
+def _pointer_inputs(draw):
+    length = draw.integer(7, 30)
+    wanted = draw.normal(length).argsort()
+    wanted[draw.integer(0, length - 1)] = wanted[draw.integer(0, length - 1)]  # two may want the same
+    return {"wanted": wanted, "weight": draw.in_turn([0.5, 0.9, 0.97])}
 
 
-def _shift_map(factors, length, shift):
-    """What is compared: two shapes, the best key of each query that has one, whether its weight is 0.9 or more."""
+def _pointer_run(answer, wanted, weight):
+    results = {}
+    for length in (len(wanted), 6, 100, 300):
+        own = wanted if length == len(wanted) else torch.arange(length) * 7 // 3 % length
+        factors = answer(wanted=own.clone(), weight=weight)
+        results[f"{length} positions"] = _pointed(factors, own, weight)
+    return results
+
+
+def _which(wrong, words):
+    """The word right, or how many queries are wrong and in which way."""
+    if not wrong.any():
+        return "right"
+    return f"{words} for {int(wrong.sum())} queries, the first is query {int(wrong.int().argmax())}"
+
+
+def _shapes(shape_1, shape_2):
+    return f"factors of the shapes {tuple(shape_1.shape)} and {tuple(shape_2.shape)}"
+
+
+def _pointed(factors, wanted, weight):
+    """What is compared: the shapes, the best key of each query, whether its weight is large and small enough."""
     shape_1, shape_2, scores = _product(factors)
-    if scores is None or scores.shape != (length, length):
-        return shape_1, shape_2, None, None
-    i = torch.arange(length)
-    i = i[(i + shift >= 0) & (i + shift < length)]
+    shapes = _shapes(shape_1, shape_2)
+    if scores is None or scores.shape != (len(wanted), len(wanted)):
+        return {"shapes": shapes, "best keys": None, "weights, large enough": None, "weights, small enough": None}
     weights = scores.double().softmax(dim=-1)
-    return shape_1, shape_2, weights[i].argmax(dim=-1), weights[i, i + shift] >= 0.9
+    got = weights.gather(1, wanted[:, None])[:, 0]
+    return {
+        "shapes": shapes,
+        "best keys": weights.argmax(dim=-1),
+        "weights, large enough": _which(~(got > weight - 0.01), "too small"),
+        "weights, small enough": _which(~(got < weight + 0.01), "too large"),
+    }
 
 
-def _shift_run(answer, length, shift):
-    forwards = _shift_map(answer(length=length, shift=shift), length, shift)
-    backwards = _shift_map(answer(length=length, shift=-shift), length, -shift)
-    return *forwards, *backwards[2:]
+def _points(length):
+    angle = 2 * pi * torch.arange(length).double() / length
+    return torch.stack([angle.cos(), angle.sin()], dim=1)
 
 
-def _circle(query_angle, key_angle, c):
-    query_angle, key_angle = query_angle.double(), key_angle.double()
-    R1 = c * torch.stack([query_angle.cos(), query_angle.sin()], dim=1)
-    return R1.float(), torch.stack([key_angle.cos(), key_angle.sin()], dim=1).float()
+def _sharp(length, weight):
+    """The factor with which a full circle gives the right key this weight, by halving an interval."""
+    cosines = _points(length)[:, 0]
+    low, high = 0.0, 1e6
+    for _ in range(60):
+        c = (low + high) / 2
+        low, high = (c, high) if (c * cosines).softmax(dim=0)[0] < weight else (low, c)
+    return c
 
 
-def _sharp(length):
-    return 4 / (1 - cos(2 * pi / length))
+def _pointer_circle(wanted, weight):
+    points = _points(len(wanted))
+    return (_sharp(len(wanted), weight) * points[wanted]).float(), points.float()
 
 
-def _angles(length):
-    return 2 * pi * torch.arange(length) / length
+def _each_row(scores, wanted, weight):
+    """For each row of scores the factor that gives the wanted key this weight."""
+    low, high = torch.zeros(len(scores), 1).double(), torch.full((len(scores), 1), 1e6).double()
+    for _ in range(70):
+        c = (low + high) / 2
+        small = (c * scores).softmax(dim=1).gather(1, wanted[:, None]) < weight
+        low, high = torch.where(small, c, low), torch.where(small, high, c)
+    return c
 
 
-def _shift_circle(length, shift):
-    return _circle(_angles(length) + 2 * pi * shift / length, _angles(length), _sharp(length))
+def _pointer_parabola(wanted, weight):
+    j = torch.arange(len(wanted)).double()
+    R1, R2 = torch.stack([2 * j[wanted], -torch.ones_like(j)], dim=1), torch.stack([j, j**2], dim=1)
+    return R1 * _each_row(-((j[wanted, None] - j) ** 2), wanted, weight), R2
 
 
-def _shift_rolled(length, shift):
-    _, points = _circle(_angles(length), _angles(length), 1)
-    wanted = (torch.arange(length) + shift) % length
-    root = sqrt(2 * _sharp(length))
-    return root * points[wanted], root * points
+def _pointer_half_circle(wanted, weight):
+    """Half a circle has room for all positions, too; its ends have one neighbour."""
+    angle = pi * torch.arange(len(wanted)).double() / len(wanted)
+    points = torch.stack([angle.cos(), angle.sin()], dim=1)
+    return points[wanted] * _each_row(points[wanted] @ points.T, wanted, weight), points
 
 
-def _shift_parabola(length, shift):
-    position = torch.arange(length, dtype=torch.float32)
-    R1 = torch.stack([2 * (position + shift), -torch.ones(length)], dim=1)
-    return 4 * R1, torch.stack([position, position**2], dim=1)
+def _pointer_newton(wanted, weight):
+    """Both factors carry the root; the factor is found from the logarithm of the weight, step by step."""
+    points = _points(len(wanted))
+    c = log(2 * weight / (1 - weight)) / (1 - cos(2 * pi / len(wanted)))
+    for _ in range(100):
+        got = (c * points[:, 0]).softmax(dim=0)[0].item()
+        c += 0.5 * (log(weight / (1 - weight)) - log(got / (1 - got))) / (1 - cos(2 * pi / len(wanted)))
+    return sqrt(c) * points[wanted], sqrt(c) * points
 
 
-def _shift_in_loops(length, shift):
-    R1, R2 = torch.zeros(length, 2), torch.zeros(length, 2)
-    for i in range(length):
-        angle = pi * i / length  # half a circle has room for all positions too
-        R2[i] = torch.tensor([cos(angle), cos(angle - pi / 2)])
-        angle = pi * (i + shift) / length
-        R1[i] = 4 / (1 - cos(pi / length)) * torch.tensor([cos(angle), cos(angle - pi / 2)])
-    return R1, R2
+def _pointer_with(scale=_sharp, points=_points, other=None, choose=lambda wanted: wanted):
+    """The circle with another scale, other points, or another choice of the points of R1."""
+
+    def answer(wanted, weight):
+        own = points(len(wanted))
+        chosen = (other or points)(len(wanted))[choose(wanted)]
+        return (scale(len(wanted), weight) * chosen).float(), own.float()
+
+    return answer
 
 
-def _closed_circle(length, shift):
-    angle = torch.linspace(0, 2 * pi, length)
-    return _circle(angle + 2 * pi * shift / length, angle, _sharp(length))
+def _by_formula(length, weight):
+    return log(2 * weight / (1 - weight)) / (1 - cos(2 * pi / length))
 
 
-def _cosine_alone(length, shift):
-    R1, R2 = _shift_circle(length, shift)
-    return R1 * torch.tensor([1.0, 0.0]), R2
+def _by_square(length, weight):
+    return log(2 * weight / (1 - weight)) * length**2 / (2 * pi**2)
 
 
-SHIFT_FACTORS = Exercise(
+def _whole_numbers(length, weight):
+    cosines, c = _points(length)[:, 0], 1
+    while (c * cosines).softmax(dim=0)[0] < weight:
+        c += 1
+    return c
+
+
+def _closed_circle(length):
+    angle = torch.linspace(0, 2 * pi, length).double()
+    return torch.stack([angle.cos(), angle.sin()], dim=1)
+
+
+def _in_degrees(length):
+    angle = 360.0 * torch.arange(length).double() / length
+    return torch.stack([angle.cos(), angle.sin()], dim=1)
+
+
+POINTER_FACTORS = Exercise(
     key="05.4",
-    title="factors for any shift",
-    name="shift_factors",
-    minutes=15,
+    title="any keys, as sharp as you like",
+    name="pointer_factors",
+    minutes=20,
     level="medium",
-    inputs=_shift_inputs,
-    returns="shape of R1, shape of R2, best keys, weights, best keys with -shift, weights with -shift",
-    run=_shift_run,
-    right=(_shift_circle, _shift_rolled, _shift_parabola, _shift_in_loops),
+    inputs=_pointer_inputs,
+    returns="R1, R2",
+    run=_pointer_run,
+    right=(_pointer_circle, _pointer_parabola, _pointer_half_circle, _pointer_newton),
     wrong=mistakes({
         CIRCLE: {
-            "it looks in the opposite direction. Two factors that are exchanged do that too.":
-                lambda length, shift: _shift_circle(length, -shift),
-            "it always looks forwards; the sign of the shift is lost.":
-                lambda length, shift: _shift_circle(length, abs(shift)),
-            "it always looks at the position before, whatever the shift.":
-                lambda length, shift: _shift_circle(length, -1),
-            "every position looks at itself: the shift has no effect.": lambda length, shift: _shift_circle(length, 0),
-            "the shift is applied to both factors, with opposite signs, so it counts twice.":
-                lambda length, shift: _shift_circle(length, 2 * shift),
-            "the shift is added as it is; it must be turned into an angle first.":
-                lambda length, shift: _circle(_angles(length) + shift, _angles(length), _sharp(length)),
+            "every query looks at itself: what it wants has no effect.":
+                _pointer_with(choose=lambda wanted: torch.arange(len(wanted))),
+            "it always looks at the position before, whatever is wanted.":
+                _pointer_with(choose=lambda wanted: (torch.arange(len(wanted)) - 1) % len(wanted)),
+            "the order is taken the other way round: where a position stands among the wanted ones.":
+                _pointer_with(choose=lambda wanted: wanted.argsort()),
+            "the two factors are exchanged: what is wanted belongs to the queries.":
+                lambda wanted, weight: _pointer_circle(wanted, weight)[::-1],
+            "what is wanted is taken as a shift and added to the query's own position.":
+                _pointer_with(choose=lambda wanted: (wanted + torch.arange(len(wanted))) % len(wanted)),
             "the first and the last position share one point: the circle is divided into one part too few.":
-                _closed_circle,
-            "only the product of the cosines is there; the addition formula has a second one.": _cosine_alone,
+                _pointer_with(points=_closed_circle),
+            "cos and sin take the angle in another unit than degrees.": _pointer_with(points=_in_degrees),
+            "only the product of the cosines is there; the addition formula has a second one.":
+                _pointer_with(points=lambda length: _points(length) * torch.tensor([1.0, 0.0]).double()),
+            "the points stand on a line, and the one with the highest number always wins.":
+                _pointer_with(points=lambda length: torch.arange(length).double()[:, None].expand(-1, 2)),
         },
         REVERSAL: {
-            "one sine has the wrong sign, so it is a reversal and not a shift.":
-                lambda length, shift: _circle(
-                    -_angles(length) - 2 * pi * shift / length, _angles(length), _sharp(length)
-                ),
+            "one sine has the wrong sign: each query looks at the mirror image of what it wants.":
+                _pointer_with(other=lambda length: _points(length) * torch.tensor([1.0, -1.0]).double()),
         },
         SCALE: {
-            "the best keys are right, but their weights are too small. Look at the scale, and at the unit of angles.":
-                lambda length, shift: _circle(_angles(length) + 2 * pi * shift / length, _angles(length), 1),
+            "the best keys are right, and all weights are too small. Does the scale follow the length and the weight?":
+                _pointer_with(scale=lambda length, weight: 1.0),
+            "the scale is 10, as in the example of six positions; it must grow with the length.":
+                _pointer_with(scale=lambda length, weight: 10.0),
+            "the best keys are right, and all weights are too large. Does the scale follow the length and the weight?":
+                _pointer_with(scale=lambda length, weight: 1e6),
+            "the scale grows with the length; it must grow with its square.":
+                _pointer_with(scale=lambda length, weight: _sharp(6, weight) * length / 6),
+            "the scale is that for a weight of 0.9, whatever is asked for.":
+                _pointer_with(scale=lambda length, weight: _sharp(length, 0.9)),
             "the scale is negative, so the right key has the lowest score.":
-                lambda length, shift: _circle(
-                    _angles(length) + 2 * pi * shift / length, _angles(length), -_sharp(length)
-                ),
+                _pointer_with(scale=lambda length, weight: -_sharp(length, weight)),
+        },
+        EXERCISE_POINTER: {
+            "the formula of the prediction counts two neighbours alone; with a small weight the next ones count, too.":
+                _pointer_with(scale=_by_formula),
+            "the formula with the square of the length is an approximation, and too coarse here.":
+                _pointer_with(scale=_by_square),
+            "the scale is tried in whole numbers, and these are too coarse for few positions.":
+                _pointer_with(scale=_whole_numbers),
         },
     }),
 )  # fmt: skip
 
-EXERCISES = [SHORT_MAPS, BEST_FACTORS, LARGEST_RANK, SHIFT_FACTORS]
+
+# 05.5. All pairs are asked for, near and far. What counts are the two weights; how many columns there are is up to the
+# answer, up to four.
+
+
+def _pair_inputs(draw):
+    length = draw.integer(8, 12)
+    first = draw.normal(length).argsort()
+    apart = torch.tensor([draw.integer(1, length - 1) for _ in range(length)])
+    return {"wanted": torch.stack([first, (first + apart) % length], dim=1)}
+
+
+def _pair_run(answer, wanted):
+    near_and_far = torch.tensor([[0, 1], [0, 3], [5, 2], [3, 4], [5, 0], [1, 4]])
+    wanted = {f"{len(wanted)} positions": wanted, "6 positions": near_and_far}
+    return {name: _pair_weights(answer(wanted=pairs.clone()), pairs) for name, pairs in wanted.items()}
+
+
+def _pair_weights(factors, wanted):
+    shape_1, shape_2, scores = _product(factors)
+    if scores is None or scores.shape != (len(wanted), len(wanted)):
+        others = dict.fromkeys(("the two best keys", "weights of the first", "weights of the second"))
+        return {"shapes": _shapes(shape_1, shape_2), **others}
+    best = scores.double().topk(2, dim=-1).indices.sort(dim=-1).values
+    weights = scores.double().softmax(dim=-1).gather(1, wanted)
+    return {
+        "shapes": "at most four columns" if shape_1.shape[1] <= 4 else "more than four columns",
+        "the two best keys": best,
+        "weights of the first": _which(~(weights[:, 0] >= 0.45), "too small"),
+        "weights of the second": _which(~(weights[:, 1] >= 0.45), "too small"),
+    }
+
+
+def _pair_polynomial(wanted):
+    p, q = wanted.double().T
+    j = torch.arange(len(wanted)).double()
+    R1 = torch.stack([2 * (p + q) * p * q, -((p + q) ** 2) - 2 * p * q, 2 * (p + q), -torch.ones_like(p)], dim=1)
+    return 5 * R1, torch.stack([j, j**2, j**3, j**4], dim=1)
+
+
+def _pair_waves(length, times=(1, 2)):
+    angle = 2 * pi * torch.arange(length).double() / length
+    return torch.cat([torch.stack([(m * angle).cos(), (m * angle).sin()], dim=1) for m in times], dim=1)
+
+
+def _pair_circle(wanted, scale=200.0):
+    """-(1 - cos(t - alpha)) (1 - cos(t - beta)), multiplied out."""
+    alpha, beta = (2 * pi * wanted.double() / len(wanted)).T
+    both = alpha + beta
+    R1 = [alpha.cos() + beta.cos(), alpha.sin() + beta.sin(), -both.cos() / 2, -both.sin() / 2]
+    return scale * torch.stack(R1, dim=1), _pair_waves(len(wanted))
+
+
+def _pair_solved(wanted):
+    """The same scores on other columns: least squares find the factor, and a column of ones takes the constant."""
+    j = torch.arange(len(wanted)).double()
+    goal = -(((j - wanted[:, :1]) * (j - wanted[:, 1:])) ** 2)
+    middle = j - j.mean()
+    columns = torch.stack([middle**power for power in range(5)], dim=1)
+    return 5 * torch.linalg.lstsq(columns, goal.T).solution.T[:, 1:], columns[:, 1:]
+
+
+def _pair_middle(wanted):
+    points = _pair_waves(len(wanted), (1,))
+    return 100 * (points[wanted[:, 0]] + points[wanted[:, 1]]), points
+
+
+def _pair_svd(wanted):
+    goal = torch.zeros(len(wanted), len(wanted)).double().scatter(1, wanted, 100.0)
+    U, sizes, V_rows = torch.linalg.svd(goal)
+    return U[:, :4] * sizes[:4], V_rows[:4].T
+
+
+def _pair_one_hot(wanted):
+    return torch.zeros(len(wanted), len(wanted)).scatter(1, wanted, 100.0), torch.eye(len(wanted))
+
+
+def _pair_waves_added(wanted):
+    """Two waves of four columns for each key, added: highest in the middle of near keys."""
+    points = _pair_waves(len(wanted))
+    return 100 * (points[wanted[:, 0]] + points[wanted[:, 1]]), points
+
+
+def _pair_not_squared(wanted):
+    p, q = wanted.double().T
+    j = torch.arange(len(wanted)).double()
+    return 20 * torch.stack([p + q, -torch.ones_like(p)], dim=1), torch.stack([j, j**2], dim=1)
+
+
+PAIR_FACTORS = Exercise(
+    key="05.5",
+    title="two keys for each query",
+    name="pair_factors",
+    minutes=35,
+    level="hard",
+    inputs=_pair_inputs,
+    returns="R1, R2",
+    run=_pair_run,
+    right=(_pair_polynomial, _pair_circle, _pair_solved),
+    wrong=mistakes({
+        BREAKS: {
+            "on one circle a query that points between two keys likes what lies there best.": _pair_middle,
+            "two waves are added, one for each key; where the keys are near each other, they blur into one top.":
+                _pair_waves_added,
+            "only the first key gets the weight.":
+                lambda wanted: (1000 * _pair_waves(len(wanted), (1,))[wanted[:, 0]], _pair_waves(len(wanted), (1,))),
+            "only the second key gets the weight.":
+                lambda wanted: (1000 * _pair_waves(len(wanted), (1,))[wanted[:, 1]], _pair_waves(len(wanted), (1,))),
+            "a row has one column for each position; at most four are allowed.": _pair_one_hot,
+        },
+        BEST: {
+            "this is the best table of rank 4, by squared differences; attention asks for the highest scores.":
+                _pair_svd,
+        },
+        EXERCISE_PAIRS: {
+            "the two distances are multiplied, but not squared: between the keys the product has another sign.":
+                _pair_not_squared,
+            "the scores have the wrong sign: both keys are the lowest.":
+                lambda wanted: (-_pair_polynomial(wanted)[0], _pair_polynomial(wanted)[1]),
+            "the scores are right, but too small: other keys keep weight.": lambda wanted: _pair_circle(wanted, 1.0),
+            "the highest power is left out.":
+                lambda wanted: tuple(factor[:, :3] for factor in _pair_polynomial(wanted)),
+            "the product is not multiplied out: the parts with both keys are missing.":
+                lambda wanted: (
+                    _pair_polynomial(wanted)[0] * torch.tensor([0.0, 1, 1, 1]), _pair_polynomial(wanted)[1]
+                ),
+            "the two factors are exchanged.": lambda wanted: _pair_polynomial(wanted)[::-1],
+        },
+    }),
+)  # fmt: skip
+
+EXERCISES = [NEW_ROWS, BEST_FACTORS, LARGEST_RANK, POINTER_FACTORS, PAIR_FACTORS]

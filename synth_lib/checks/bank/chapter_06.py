@@ -1,7 +1,8 @@
 """The exercises of chapter 06: mixtures, equations (8) and (9), and Table 1 of arXiv 2005.00743."""
 
 from functools import cache
-from math import prod
+from math import isqrt, prod
+from numbers import Integral
 
 import torch
 
@@ -21,128 +22,150 @@ PARAMETERS = "Parameters by formula and by count"
 TABLE = "Table 1 as a program"
 CELLS = "Cell by cell with the paper"
 LISTING = "The parameters: which formula fits, and is it the paper's?"
+EXERCISE_MIX = "Exercise 06.1: mix maps inside one softmax"
 EXERCISE_ROW = "Exercise 06.2: the row of any score function"
+EXERCISE_LENGTH = "Exercise 06.3: the longest sentence that a budget allows"
 EXERCISE_WIDTH = "Exercise 06.4: how wide is the hidden layer?"
+EXERCISE_NOBODY = "Stretch 06.5: the position that nobody wants"
 
 
-# 06.1. As many keys as queries, so that a softmax along the queries fits. One part is shared by the batch.
+# 06.1. As many keys as queries, so that a sum along the queries fits. One part is shared by the batch. Parts forbid
+# positions, and one row is forbidden whole by two of them together. In turn the batch, the heads and no axis are 1.
 
 
 def _mixed_inputs(draw):
-    sizes = draw.sizes("batch head length")
-    number = draw.integer(3, 4)
+    sizes = draw.sizes("batch head", low=2, high=5)
+    sizes[draw.in_turn(("batch", "head", "nothing"))] = 1
+    number, length = draw.integer(3, 4), draw.integer(6, 8)  # in all rows but one, some positions are left
     shared = draw.integer(0, number - 2)  # not the last one: its shape would betray a loop that keeps only that
-    square = (sizes["length"], sizes["length"])
-    return {
-        "scores": [draw.normal(1 if n == shared else sizes["batch"], sizes["head"], *square) for n in range(number)],
-        "logits": draw.normal(number),
-    }
+    scores = [
+        draw.normal(1 if n == shared else sizes["batch"], sizes["head"], length, length) for n in range(number)
+    ]
+    rows = torch.arange((length + 1) // 2)  # in the others nothing is forbidden
+    for n, score in enumerate(scores):
+        score[:, :, rows, (rows + n) % length] = float("-inf")
+    scores[0][:, :, -1, 1:] = float("-inf")  # the last row: part 0 sees position 0 alone, and part 1 forbids it
+    scores[0][:, :, -1, 0] = 1.0
+    scores[1][:, :, -1, 0] = float("-inf")
+    return {"maps": [score.softmax(dim=-1) for score in scores], "logits": draw.normal(number)}
 
 
 def _mix(scores, alphas):
     return sum(alpha * score for alpha, score in zip(alphas, scores, strict=True))
 
 
-def _mixed_sum(scores, logits):
-    return _mix(scores, logits.softmax(dim=0)).softmax(dim=-1)
+def _logarithms(maps):
+    return [weights.log() for weights in maps]
 
 
-def _mixed_stack(scores, logits):
-    stacked = torch.stack(torch.broadcast_tensors(*scores), dim=-1)
-    alphas = logits.exp() / logits.exp().sum()
-    return torch.softmax(stacked @ alphas, dim=3)
+def _map_of(mixed, dim=-1):
+    return mixed.softmax(dim=dim).nan_to_num(0.0)
 
 
-def _mixed_product(scores, logits):
+def _mixed_product(maps, logits):
     total = 1
-    for alpha, score in zip(logits.softmax(dim=0), scores, strict=True):
-        total = total * score.softmax(dim=-1) ** alpha
-    return total / total.sum(dim=-1, keepdim=True)
+    for alpha, weights in zip(logits.softmax(dim=0), maps, strict=True):
+        total = total * weights**alpha
+    return total / total.sum(dim=-1, keepdim=True).clamp(min=1e-30)
 
 
-def _mixed_powers(scores, logits):
-    return _mix([score.log_softmax(dim=-1) for score in scores], logits.softmax(dim=0)).exp()
+def _mixed_logarithms(maps, logits):
+    return _map_of(_mix(_logarithms(maps), logits.softmax(dim=0)))
 
 
-def _maps(scores):
-    return [score.softmax(dim=-1) for score in scores]
+def _mixed_stack(maps, logits):
+    stacked = torch.stack(torch.broadcast_tensors(*maps), dim=-1)
+    forbidden = (stacked == 0).any(dim=-1)
+    mixed = stacked.clamp(min=1e-30).log() @ (logits.exp() / logits.exp().sum())
+    return mixed.masked_fill(forbidden, -1e9).softmax(dim=-1) * ~forbidden
+
+
+def _mixed_with(alphas):
+    return lambda maps, logits: _map_of(_mix(_logarithms(maps), alphas(logits)))
 
 
 MIXED_MAP = Exercise(
     key="06.1",
     title="mix maps inside one softmax",
     name="mixed_map",
-    minutes=10,
-    level="easy",
+    minutes=15,
+    level="medium",
     inputs=_mixed_inputs,
     returns="batch head query key",
     properties=(RowsSumTo1(),),
-    right=(_mixed_sum, _mixed_stack, _mixed_product),
+    right=(_mixed_product, _mixed_logarithms, _mixed_stack),
     wrong=mistakes({
         INSIDE: {
-            "each part goes through a softmax of its own, and the maps are averaged after it.":
-                lambda scores, logits: _mix(_maps(scores), logits.softmax(dim=0)),
-            "the maps are averaged, and then go through a second softmax.":
-                lambda scores, logits: _mix(_maps(scores), logits.softmax(dim=0)).softmax(dim=-1),
-            "this is the product of the maps to the power of their alphas, but not yet divided by its sum.":
-                _mixed_powers,
-            "there are two softmaxes along the keys; the second one gets weights, not scores.":
-                lambda scores, logits: _mixed_sum(scores, logits).softmax(dim=-1),
+            "the maps are averaged: each part has gone through a softmax of its own, and they are mixed after it.":
+                lambda maps, logits: _mix(maps, logits.softmax(dim=0)),
+            "the maps are mixed as if they were scores, and go through a second softmax.":
+                lambda maps, logits: _mix(maps, logits.softmax(dim=0)).softmax(dim=-1),
+            "each row is not yet divided by its sum.":
+                lambda maps, logits: _mix(_logarithms(maps), logits.softmax(dim=0)).exp(),
+            "a small number stands in for a weight of 0, which lets forbidden positions back in.":
+                lambda maps, logits: _map_of(_mix([(weights + 1e-9).log() for weights in maps], logits.softmax(dim=0))),
+            "minus infinity is replaced by 0, which is the logarithm of a weight of 1, not of 0.":
+                lambda maps, logits: _map_of(
+                    _mix([weights.log().nan_to_num(neginf=0.0) for weights in maps], logits.softmax(dim=0))
+                ),
         },
         LOGITS: {
-            "the logits themselves are used as alphas, so they do not sum to 1.":
-                lambda scores, logits: _mix(scores, logits).softmax(dim=-1),
-            "each logit goes through a sigmoid of its own, so the alphas do not sum to 1.":
-                lambda scores, logits: _mix(scores, logits.sigmoid()).softmax(dim=-1),
+            "the logits themselves are used as alphas, so they do not sum to 1.": _mixed_with(lambda logits: logits),
+            "each logit goes through a sigmoid of its own, so the alphas do not sum to 1.": _mixed_with(torch.sigmoid),
             "the alphas sum to 1, but they come from sigmoids and not from a softmax over the logits.":
-                lambda scores, logits: _mix(scores, logits.sigmoid() / logits.sigmoid().sum()).softmax(dim=-1),
+                _mixed_with(lambda logits: logits.sigmoid() / logits.sigmoid().sum()),
             "the logits are only divided by their sum; an alpha must not be negative.":
-                lambda scores, logits: _mix(scores, logits / logits.sum()).softmax(dim=-1),
+                _mixed_with(lambda logits: logits / logits.sum()),
             "the alphas are absolute values divided by their sum, not a softmax over the logits.":
-                lambda scores, logits: _mix(scores, logits.abs() / logits.abs().sum()).softmax(dim=-1),
-            "the alphas are exponentials that are not divided by their sum.":
-                lambda scores, logits: _mix(scores, logits.exp()).softmax(dim=-1),
-            "the alphas are logarithms: a log-softmax where a softmax should be.":
-                lambda scores, logits: _mix(scores, logits.log_softmax(dim=0)).softmax(dim=-1),
+                _mixed_with(lambda logits: logits.abs() / logits.abs().sum()),
+            "the alphas are exponentials that are not divided by their sum.": _mixed_with(torch.exp),
             "the logits go through two softmaxes before they become alphas.":
-                lambda scores, logits: _mix(scores, logits.softmax(dim=0).softmax(dim=0)).softmax(dim=-1),
+                _mixed_with(lambda logits: logits.softmax(dim=0).softmax(dim=0)),
             "every part gets the same alpha, and the logits are not used.":
-                lambda scores, logits: _mix(scores, torch.ones(len(scores)) / len(scores)).softmax(dim=-1),
+                _mixed_with(lambda logits: torch.ones(len(logits)) / len(logits)),
         },
         LITERAL: {
             "the parts are added without alphas, and the logits are not used.":
-                lambda scores, logits: _mix(scores, torch.ones(len(scores))).softmax(dim=-1),
+                _mixed_with(lambda logits: torch.ones(len(logits))),
         },
         SUM: {
             "the mixed scores are divided by the number of parts once more: a mean where a sum should be.":
-                lambda scores, logits: (_mix(scores, logits.softmax(dim=0)) / len(scores)).softmax(dim=-1),
+                _mixed_with(lambda logits: logits.softmax(dim=0) / len(logits)),
             "the alphas meet the parts in the opposite order.":
-                lambda scores, logits: _mix(scores, logits.softmax(dim=0).flip(0)).softmax(dim=-1),
+                _mixed_with(lambda logits: logits.softmax(dim=0).flip(0)),
             "only the last part is left: does your loop add, or does it overwrite?":
-                lambda scores, logits: (logits.softmax(dim=0)[-1] * scores[-1]).softmax(dim=-1),
+                lambda maps, logits: _map_of(logits.softmax(dim=0)[-1] * maps[-1].log()),
         },
         LIMIT: {
             "only the part with the largest logit is used.":
-                lambda scores, logits: torch.broadcast_to(
-                    scores[int(logits.argmax())], torch.broadcast_shapes(*(score.shape for score in scores))
-                ).softmax(dim=-1),
+                lambda maps, logits: torch.broadcast_to(
+                    maps[int(logits.argmax())], torch.broadcast_shapes(*(weights.shape for weights in maps))
+                ).clone(),
         },
         EQUATIONS: {
-            "these are the mixed scores; the softmax along the keys is missing.":
-                lambda scores, logits: _mix(scores, logits.softmax(dim=0)),
+            "these are mixed scores; the softmax along the keys is missing.":
+                lambda maps, logits: _mix(_logarithms(maps), logits.softmax(dim=0)),
             "the last softmax runs along the queries, so the columns sum to 1 and not the rows.":
-                lambda scores, logits: _mix(scores, logits.softmax(dim=0)).softmax(dim=2),
+                lambda maps, logits: _map_of(_mix(_logarithms(maps), logits.softmax(dim=0)), dim=2),
             "the last softmax runs along the heads.":
-                lambda scores, logits: _mix(scores, logits.softmax(dim=0)).softmax(dim=1),
+                lambda maps, logits: _map_of(_mix(_logarithms(maps), logits.softmax(dim=0)), dim=1),
             "the last softmax runs along the batch, so it mixes sentences.":
-                lambda scores, logits: _mix(scores, logits.softmax(dim=0)).softmax(dim=0),
+                lambda maps, logits: _map_of(_mix(_logarithms(maps), logits.softmax(dim=0)), dim=0),
+        },
+        EXERCISE_MIX: {
+            "a row in which everything is forbidden is NaN.":
+                lambda maps, logits: _mix(_logarithms(maps), logits.softmax(dim=0)).softmax(dim=-1),
+            "a row in which everything is forbidden gets equal weights.":
+                lambda maps, logits: _mix(_logarithms(maps), logits.softmax(dim=0)).clamp(min=-1e9).softmax(dim=-1),
         },
     }),
 )  # fmt: skip
 
 
-# 06.2. Each score function closes one way out: a reader who looks at one head, one row, one number or one direction
-# finds nothing where there is something. Their parameters depend on the sizes alone.
+# 06.2. Each score function closes one way out: a reader who looks at one head, one row, one number or one direction,
+# who differentiates, or who changes a token in a way that the function cannot see, finds nothing where there is
+# something.
+# Their parameters depend on the sizes alone. The two sentences begin with the same token.
 
 
 @cache
@@ -269,24 +292,97 @@ def _rounding(x):
     return _random(x) + 1e-7 * _dense(x)
 
 
+def _token_0_alone(x):
+    return _every_key(x[:, :1].sum(dim=-1).expand(-1, x.shape[1]))
+
+
+def _bounded(x):
+    """Eight heads of numbers between -1 and 1, of which a change by about 1 always moves some, all keys alike."""
+    numbers = torch.tanh(x @ _fixed(x.shape[-1], 8)).transpose(1, 2)
+    return numbers[..., None].expand(-1, -1, -1, x.shape[1])
+
+
+def _above_the_limit(x):
+    return _random(x).repeat(1, 4, 1, 1) + 4.9e-5 * _bounded(x)
+
+
+def _above_the_limit_on_large_scores(x):
+    return 20 + _random(x).repeat(1, 4, 1, 1) + 6e-5 * _bounded(x)
+
+
+def _below_the_limit(x):
+    return _random(x).repeat(1, 4, 1, 1) + 4.9e-6 * _bounded(x)
+
+
+def _one_entry(x):
+    """Many heads, and one number of them moves, a little."""
+    scores = _random(x).repeat(len(x), 32, 1, 1)
+    scores[:, 5, 1, 2] += 3e-4 * x[:, 1].sum(dim=-1)
+    return scores
+
+
+def _rounded_dot_product(x):
+    return _dot_product(x).mul(2).round()
+
+
+def _rounded_dense(x):
+    return (4 * _dense(x)).floor()
+
+
+def _detached(x):
+    return _dot_product(x.detach())
+
+
+def _highest_key(x):
+    """1 for the key with the highest score, 0 for the others, in eight heads."""
+    d_model = x.shape[-1]
+    turned = torch.einsum("bid,hde->bhie", x, _fixed(8, d_model, d_model))
+    scores = turned @ x[:, None].transpose(2, 3)
+    return torch.nn.functional.one_hot(scores.argmax(dim=-1), x.shape[1]).to(x.dtype)
+
+
+def _behind_a_layer_norm(x):
+    return _dot_product(torch.nn.functional.layer_norm(x, x.shape[-1:]))
+
+
+def _differences_of_the_numbers(x):
+    return _every_key((x.diff(dim=-1) * torch.arange(1, x.shape[-1])).sum(dim=-1))
+
+
+def _direction_alone(x):
+    return _dense(torch.nn.functional.normalize(x, dim=-1))
+
+
+def _size_alone(x):
+    return _every_key(x.norm(dim=-1))
+
+
 FAMILY = (
     _dot_product, _dense, _random, _random_copied, _random_and_dense, _last_head_dense, _left_neighbour,
     _last_row_reads_first_token, _first_row_reads_last_token, _first_row_reads_token_1, _first_row_reads_token_2,
     _last_row_reads_itself, _last_number, _first_number,
     _changes_cancel, _only_key_1, _only_diagonal, _only_up, _only_down, _sentence_up, _sentence_down,
-    _quiet, _trembling, _rounding,
+    _quiet, _trembling, _rounding, _token_0_alone, _above_the_limit, _above_the_limit_on_large_scores,
+    _below_the_limit, _one_entry, _rounded_dot_product, _rounded_dense, _detached, _highest_key,
+    _behind_a_layer_norm, _differences_of_the_numbers, _direction_alone, _size_alone,
 )  # fmt: skip
 
 
 def _row_inputs(draw):
-    sizes = draw.sizes("length d_model", low=4)
+    sizes = draw.sizes("length d_model", low=4, high=6)
     shape = (1, sizes["length"], sizes["d_model"])
-    return {"score": {one.__name__[1:]: one for one in FAMILY}, "x": draw.normal(*shape), "other": draw.normal(*shape)}
+    x, other = draw.normal(*shape), draw.normal(*shape)
+    other[:, 0] = x[:, 0]
+    return {"score": {one.__name__[1:]: one for one in FAMILY}, "x": x, "other": other}
 
 
 def _for_each(answer, score, x, other):
-    """The three texts by their names, for every function of the family by its name."""
-    return {name: _named(answer(score=one, x=x, other=other)) for name, one in score.items()}
+    """The three texts by their names, for every function of the family by its name; for some, of one token too."""
+    rows = {name: _named(answer(score=one, x=x, other=other)) for name, one in score.items()}
+    for name in ("dot_product", "dense", "random"):
+        row = answer(score=score[name], x=x[:, -1:].clone(), other=other[:, -1:].clone())
+        rows[f"{name}, sentences of one token"] = _named(row)
+    return rows
 
 
 def _named(row):
@@ -337,9 +433,64 @@ def _row_by_change(score, x, other):
     return _row(_reads(score, x), _differs(score, x, other))
 
 
-def _row_by_jacobian(score, x, other):
-    jacobian = torch.autograd.functional.jacobian(lambda tokens: score(tokens[None])[0], x[0])
-    return _row(jacobian.abs().amax(dim=(0, 2, 4)) > 1e-5, _differs(score, x, other))
+def _jacobian_reads(threshold):
+    def reads(score, x):
+        jacobian = torch.autograd.functional.jacobian(lambda tokens: score(tokens[None])[0], x[0])
+        return jacobian.abs().amax(dim=(0, 2, 4)) > threshold
+
+    return reads
+
+
+def _row_with_new_tokens(score, x, other):
+    new = 2 * torch.randn(x.shape[1], x.shape[2], generator=torch.Generator().manual_seed(5))
+    return _row(_reads(score, x, change=_put(new)), _differs(score, x, other))
+
+
+def _put(tokens):
+    """Token n becomes tokens[n]."""
+
+    def change(x, n):
+        moved = x.clone()
+        moved[:, n] = tokens[n]
+        return moved
+
+    return change
+
+
+def _made_by(function):
+    """Token n becomes function(token n)."""
+
+    def change(x, n):
+        moved = x.clone()
+        moved[:, n] = function(moved[:, n])
+        return moved
+
+    return change
+
+
+def _row_with_tokens_of_other(score, x, other):
+    return _row(_reads(score, x, change=_put(other[0])), _differs(score, x, other))
+
+
+def _close(one, other, **tolerance):
+    return not torch.allclose(*torch.broadcast_tensors(one, other), **tolerance)
+
+
+def _row_by_allclose(**tolerance):
+    def row(score, x, other):
+        length = x.shape[1]
+        reads = torch.tensor([
+            [_close(score(_add(x, n))[:, :, i], score(x)[:, :, i], **tolerance) for n in range(length)]
+            for i in range(length)
+        ])
+        return _row(reads, _close(score(x), score(other), **tolerance))
+
+    return row
+
+
+def _local_if_it_reads(score, x, other):
+    reads = _reads(score, x)
+    return _row(reads, bool(reads.any()))
 
 
 def _row_in_loops(score, x, other):
@@ -411,14 +562,17 @@ TABLE_ROW = Exercise(
     key="06.2",
     title="the row of any score function",
     name="table_row",
-    minutes=20,
+    minutes=25,
     level="hard",
     inputs=_row_inputs,
+    trials=2,
     returns="three texts for each score function",
-    right=(_row_by_change, _row_by_jacobian, _row_in_loops),
+    right=(_row_by_change, _row_with_new_tokens, _row_in_loops),
     run=_for_each,
     wrong=mistakes({
         READS: {
+            "a derivative is asked, and it sees no steps.": _row_with(_jacobian_reads(1e-5)),
+            "a derivative is asked, which sees no steps, and the smallest one counts.": _row_with(_jacobian_reads(0)),
             "only token 0 is changed; rows that read another token seem to read nothing.":
                 _row_with(_reads_tokens(slice(1))),
             "not every token is changed; a row may read one of those that you leave out.":
@@ -464,6 +618,34 @@ TABLE_ROW = Exercise(
                 _row_with(lambda score, x: _reads(score, x, change=_add_to(slice(None), 1e-4))),
             "a change must be larger than 0.1 to be seen; a quiet score moves by less.":
                 _row_with(lambda score, x: _reads(score, x, threshold=0.1)),
+            "a change must be larger than 0.001 to be seen; the limit is lower.":
+                _row_with(
+                    lambda score, x: _reads(score, x, threshold=1e-3),
+                    lambda score, x, other: _differs(score, x, other, threshold=1e-3),
+                ),
+            "when a token changes, it must change a score by more than 0.001 to be seen; the limit is lower.":
+                _row_with(lambda score, x: _reads(score, x, threshold=1e-3)),
+            "changes below the limit count; it is 0.00001.":
+                _row_with(
+                    lambda score, x: _reads(score, x, threshold=1e-6),
+                    lambda score, x, other: _differs(score, x, other, threshold=1e-6),
+                ),
+            "the mean of the changes of a row is taken, in which one entry drowns.":
+                _row_with(lambda score, x: _changes(score, x).abs().mean(dim=(0, 2)) > 1e-5),
+            "the limit grows with the scores: the comparison also allows a share of their size, as `equal` does.":
+                _row_by_allclose(rtol=1e-4, atol=1e-5),
+            "the comparison allows a share of the size of the scores (rtol), so small and large ones are judged "
+            "differently.": _row_by_allclose(),
+            "every number of the token changes by the same amount; a score behind a layer norm does not see that.":
+                _row_with(lambda score, x: _reads(score, x, change=_add_to(slice(None)))),
+            "the token is multiplied by a number; a score that looks at its direction alone does not see that.":
+                _row_with(lambda score, x: _reads(score, x, change=_made_by(lambda token: 2 * token))),
+            "the token gets the opposite sign; a score that looks at its size alone does not see that.":
+                _row_with(lambda score, x: _reads(score, x, change=_made_by(torch.neg))),
+            "the numbers of the token only change places; a score that adds them up does not see that.":
+                _row_with(lambda score, x: _reads(score, x, change=_made_by(lambda token: token.roll(1, dims=-1)))),
+            "a token is replaced by that of the other sentence, and the two may be equal.": _row_with_tokens_of_other,
+            "local or global is taken from what the rows read; compare the two sentences instead.": _local_if_it_reads,
             "the smallest difference counts, also one that is only rounding.":
                 _row_with(
                     lambda score, x: _reads(score, x, threshold=0),
@@ -494,170 +676,213 @@ TABLE_ROW = Exercise(
 )  # fmt: skip
 
 
-# 06.3. The parts with a hidden layer or projections occur once, twice and three times, so that a d^2 too few or too
-# many tells from which of them it comes. The fixed table occurs twice: leaving out its logit is not one logit too few.
+# 06.3. The parts with a hidden layer or projections occur once and twice, so that a d^2 too few or too many tells from
+# which of them it comes. The fixed table occurs twice: leaving out its logit is not one logit too few. In turn the
+# budget is used up, is one short of the next length, and there is no Random, so that the bill grows in proportion.
 
 NAMES = (
-    "dense", "dot_product", "random", "factorized_dense", "fixed_random", "factorized_dense",
-    "factorized_random", "dense", "factorized_dense", "fixed_random",
+    "dense", "dot_product", "random", "fixed_random", "factorized_random", "dense", "fixed_random", "random",
+    "factorized_random", "factorized_random",
 )  # fmt: skip
 
 
-def _bill_inputs(draw):
-    sizes = draw.sizes("head d_head tile repeat rank")
+def _budget_inputs(draw):
+    sizes = draw.sizes("head d_head rank", low=2, high=9)
+    if one := draw.in_turn((None, "head", "rank")):
+        sizes[one] = 1
+    d_model, head, rank = sizes["head"] * sizes["d_head"], sizes["head"], sizes["rank"]
     first = draw.integer(0, len(NAMES) - 1)
-    return {
-        "names": [*NAMES[first:], *NAMES[:first]],
-        "d_model": sizes["d_model"],
-        "head": sizes["head"],
-        "max_length": sizes["length"],
-        "rank": sizes["rank"],
-        "tile": sizes["tile"],
-        "repeat": sizes["repeat"],
-    }
+    names = [*NAMES[first:], *NAMES[:first]]
+    if draw.in_turn((False, False, True)):
+        names = [name for name in names if name != "random"]
+    longest = draw.in_turn((draw.integer(35, 70), draw.integer(400, 900), draw.integer(35, 70)))
+    room = [_bill(names, d_model, head, longest + more, rank) for more in (0, 1)]
+    budget = draw.in_turn((room[0], room[1] - 1, sum(room) // 2))
+    return {"names": names, "d_model": d_model, "head": head, "rank": rank, "budget": budget}
 
 
-def _counts(d_model, head, max_length, rank, tile, repeat):
+def _counts(d_model, head, max_length, rank):
     return {
         "dot_product": 2 * d_model**2,
         "dense": d_model**2 + d_model * max_length,
         "random": head * max_length**2,
         "fixed_random": 0,
-        "factorized_dense": d_model**2 + d_model * (tile + repeat),
         "factorized_random": 2 * head * max_length * rank,
     }
 
 
-def _bill(names, d_model, head, max_length, rank, tile, repeat):
-    counts = _counts(d_model, head, max_length, rank, tile, repeat)
+def _bill(names, d_model, head, max_length, rank):
+    counts = _counts(d_model, head, max_length, rank)
     return sum(counts[name] for name in names) + len(names)
 
 
-def _bill_in_a_loop(names, d_model, head, max_length, rank, tile, repeat):
-    total = 0
-    d_head = d_model // head
-    for name in names:
-        total += 1
-        if name == "dot_product":
-            total += d_model * d_model + d_model * d_model
-        if name in ("dense", "factorized_dense"):
-            columns = max_length if name == "dense" else tile + repeat
-            total += d_model * d_model + head * d_head * columns
-        if name in ("random", "factorized_random"):
-            total += head * (max_length * max_length if name == "random" else 2 * max_length * rank)
-    return total
+def _longest(bill, budget, fits=int.__le__):
+    """The last length that fits, by the bill of each; 1 if none does."""
+    max_length = 1
+    while fits(bill(max_length + 1), budget) and max_length < 10_000:
+        max_length += 1
+    return max_length, budget - bill(max_length)
 
 
-def _bill_counted(names, d_model, head, max_length, rank, tile, repeat):
-    score = make_score(" + ".join(names), d_model, head, max_length, bias=False, rank=rank, a=tile, b=repeat)
-    return sum(parameter.numel() for parameter in score.parameters())
+def _longest_in_a_loop(names, d_model, head, rank, budget):
+    return _longest(lambda max_length: _bill(names, d_model, head, max_length, rank), budget)
 
 
-def _bill_with(change=None, extra=None, keep=list):
+def _longest_counted(names, d_model, head, rank, budget):
+    """By halving; the library counts, on a device that holds sizes and no numbers."""
+
+    def bill(max_length):
+        score = make_score(" + ".join(names), d_model, head, max_length, bias=False, rank=rank)
+        return sum(parameter.numel() for parameter in score.parameters())
+
+    with torch.device("meta"):
+        low, high = 1, 1000
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if bill(middle) <= budget else (low, middle)
+        return low, budget - bill(low)
+
+
+def _longest_solved(names, d_model, head, rank, budget):
+    square = head * names.count("random")
+    line = d_model * names.count("dense") + 2 * head * rank * names.count("factorized_random")
+    fixed = d_model**2 * (names.count("dense") + 2 * names.count("dot_product")) + len(names)
+    room = budget - fixed
+    longest = (isqrt(line**2 + 4 * square * room) - line) // (2 * square) if square else room // line
+    return longest, room - square * longest**2 - line * longest
+
+
+def _longest_with(change=None, extra=None, keep=list):
     """A bill in which `change(sizes)` gives other counts, or `extra(sizes, names)` other logits."""
 
-    def bill(names, **sizes):
+    def longest(names, d_model, head, rank, budget):
         names = keep(names)
-        counts = _counts(**sizes) | (change(**sizes) if change else {})
-        logits = extra(names, **sizes) if extra else len(names)
-        return sum(counts[name] for name in names) + logits
 
-    return bill
+        def bill(max_length):
+            sizes = {"d_model": d_model, "head": head, "max_length": max_length, "rank": rank}
+            counts = _counts(**sizes) | (change(**sizes) if change else {})
+            return sum(counts[name] for name in names) + (extra(names, **sizes) if extra else len(names))
+
+        return _longest(bill, budget)
+
+    return longest
 
 
-MIXTURE_BILL = Exercise(
+def _below_the_budget(names, d_model, head, rank, budget):
+    return _longest(lambda length: _bill(names, d_model, head, length, rank), budget, fits=int.__lt__)
+
+
+def _one_too_long(names, d_model, head, rank, budget):
+    longest = _longest_in_a_loop(names, d_model, head, rank, budget)[0] + 1
+    return longest, budget - _bill(names, d_model, head, longest, rank)
+
+
+def _left_of_the_next(names, d_model, head, rank, budget):
+    longest = _longest_in_a_loop(names, d_model, head, rank, budget)[0]
+    return longest, budget - _bill(names, d_model, head, longest + 1, rank)
+
+
+def _the_bill_itself(names, d_model, head, rank, budget):
+    longest, left = _longest_in_a_loop(names, d_model, head, rank, budget)
+    return longest, budget - left
+
+
+def _whole_numbers(answer, **arguments):
+    """A whole number of numpy is one too."""
+    result = answer(**arguments)
+    if not isinstance(result, tuple):
+        return result
+    return tuple(int(one) if isinstance(one, Integral) and type(one) is not bool else one for one in result)
+
+
+LONGEST = Exercise(
     key="06.3",
-    title="the bill of a mixture",
-    name="mixture_parameters",
-    minutes=10,
+    title="the longest sentence that a budget allows",
+    name="longest_length",
+    minutes=15,
     level="medium",
-    inputs=_bill_inputs,
-    returns="a whole number",
-    right=(_bill, _bill_in_a_loop, _bill_counted),
+    inputs=_budget_inputs,
+    returns="max_length, left",
+    right=(_longest_in_a_loop, _longest_solved, _longest_counted),
+    run=_whole_numbers,
     wrong=mistakes({
         ANY: {
-            "the logits of the alphas are missing.": _bill_with(extra=lambda names, **sizes: 0),
-            "a name that occurs more than once is counted once; every time is a part of its own.": _bill_with(keep=set),
+            "the logits of the alphas are missing.": _longest_with(extra=lambda names, **sizes: 0),
+            "a name that occurs more than once is counted once; every time is a part of its own.":
+                _longest_with(keep=set),
+        },
+        EXERCISE_LENGTH: {
+            "the budget is never used up; it may be.": _below_the_budget,
+            "this length is the first that does not fit.": _one_too_long,
+            "what is left is computed for the first length that does not fit.": _left_of_the_next,
+            "the second number is what is spent, not what is left.": _the_bill_itself,
+            "what is left is negative: is it the bill minus the budget?":
+                lambda **sizes: (_longest_in_a_loop(**sizes)[0], -_longest_in_a_loop(**sizes)[1]),
+            "the two numbers are in the other order.": lambda **sizes: _longest_in_a_loop(**sizes)[::-1],
         },
         LOGITS: {
             "there is one logit too few: every part has one, although one of them could be spared.":
-                _bill_with(extra=lambda names, **sizes: len(names) - 1),
+                _longest_with(extra=lambda names, **sizes: len(names) - 1),
             "the logits of the fixed parts are missing; a fixed part has a logit as well.":
-                _bill_with(extra=lambda names, **sizes: sum(name != "fixed_random" for name in names)),
-            "there is one logit for the whole mixture; every part has one.": _bill_with(extra=lambda names, **sizes: 1),
+                _longest_with(extra=lambda names, **sizes: sum(name != "fixed_random" for name in names)),
+            "there is one logit for the whole mixture; every part has one.":
+                _longest_with(extra=lambda names, **sizes: 1),
         },
         EQUATIONS: {
-            "every head has logits of its own; an alpha serves all heads.":
-                _bill_with(extra=lambda names, head, **sizes: head * len(names)),
+            "every head has logits of its own; in this series an alpha serves all heads.":
+                _longest_with(extra=lambda names, head, **sizes: head * len(names)),
         },
         LISTING: {
             "the fixed table is counted, but training never changes it.":
-                _bill_with(lambda head, max_length, **sizes: {"fixed_random": head * max_length**2}),
+                _longest_with(lambda head, max_length, **sizes: {"fixed_random": head * max_length**2}),
             "Factorized Random has d in its formula; a score that reads nothing has no use for d.":
-                _bill_with(lambda d_model, rank, **sizes: {"factorized_random": 2 * d_model * rank}),
+                _longest_with(lambda d_model, rank, **sizes: {"factorized_random": 2 * d_model * rank}),
             "the hidden layer of Dense is max_length wide.":
-                _bill_with(lambda d_model, max_length, **sizes: {"dense": d_model * max_length + max_length**2}),
-            "Factorized Dense has no hidden layer.":
-                _bill_with(lambda d_model, tile, repeat, **sizes: {"factorized_dense": d_model * (tile + repeat)}),
+                _longest_with(
+                    lambda d_model, max_length, **sizes: {"dense": d_model * max_length + max_length**2}
+                ),
         },
-        TABLE: {
+        PARAMETERS: {
             "Random has one table in all; every head has its own.":
-                _bill_with(lambda max_length, **sizes: {"random": max_length**2}),
+                _longest_with(lambda max_length, **sizes: {"random": max_length**2}),
             "Factorized Random has one pair of factors in all; every head has its own.":
-                _bill_with(lambda max_length, rank, **sizes: {"factorized_random": 2 * max_length * rank}),
+                _longest_with(lambda max_length, rank, **sizes: {"factorized_random": 2 * max_length * rank}),
             "Table 1 is taken as it is printed, for one head; the random tables exist once for each head.":
-                _bill_with(
+                _longest_with(
                     lambda max_length, rank, **sizes: {
                         "random": max_length**2,
                         "factorized_random": 2 * max_length * rank,
                     }
                 ),
             "in Dense, the second matrix of every head reads all d_model hidden numbers.":
-                _bill_with(
+                _longest_with(
                     lambda d_model, head, max_length, **sizes: {"dense": d_model**2 + head * d_model * max_length}
                 ),
             "every head has a whole Dense; the heads share one set of features.":
-                _bill_with(
+                _longest_with(
                     lambda d_model, head, max_length, **sizes: {"dense": head * (d_model**2 + d_model * max_length)}
                 ),
-            "in Factorized Dense, the short outputs of every head read all d_model hidden numbers.":
-                _bill_with(
-                    lambda d_model, head, tile, repeat, **sizes: {
-                        "factorized_dense": d_model**2 + head * d_model * (tile + repeat)
-                    }
-                ),
-            "Factorized Dense has two hidden layers; its short outputs share one.":
-                _bill_with(
-                    lambda d_model, tile, repeat, **sizes: {
-                        "factorized_dense": 2 * d_model**2 + d_model * (tile + repeat)
-                    }
-                ),
             "every head has two whole projections; the heads share them.":
-                _bill_with(lambda d_model, head, **sizes: {"dot_product": 2 * head * d_model**2}),
-        },
-        PARAMETERS: {
+                _longest_with(lambda d_model, head, **sizes: {"dot_product": 2 * head * d_model**2}),
             "Factorized Random has only one of its two factors.":
-                _bill_with(lambda head, max_length, rank, **sizes: {"factorized_random": head * max_length * rank}),
+                _longest_with(lambda head, max_length, rank, **sizes: {"factorized_random": head * max_length * rank}),
             "Dense has no hidden layer.":
-                _bill_with(lambda d_model, max_length, **sizes: {"dense": d_model * max_length}),
-            "Factorized Dense has a long output, tile times repeat; it has two short ones.":
-                _bill_with(
-                    lambda d_model, tile, repeat, **sizes: {"factorized_dense": d_model**2 + d_model * tile * repeat}
-                ),
+                _longest_with(lambda d_model, max_length, **sizes: {"dense": d_model * max_length}),
             "the dot product has only one projection.":
-                _bill_with(lambda d_model, **sizes: {"dot_product": d_model**2}),
+                _longest_with(lambda d_model, **sizes: {"dot_product": d_model**2}),
+            "the dot product is counted for every position; its parameters do not grow with the sentence.":
+                _longest_with(lambda d_model, max_length, **sizes: {"dot_product": 2 * d_model * max_length}),
             "the biases are counted; here there are none.":
-                _bill_with(
-                    lambda d_model, head, max_length, tile, repeat, **sizes: {
+                _longest_with(
+                    lambda d_model, head, max_length, **sizes: {
                         "dot_product": 2 * (d_model**2 + d_model),
                         "dense": d_model**2 + d_model + (d_model + head) * max_length,
-                        "factorized_dense": d_model**2 + d_model + (d_model + head) * (tile + repeat),
                     }
                 ),
         },
         CELLS: {
             "the value projection is counted; it belongs to the layer, not to the scores.":
-                _bill_with(extra=lambda names, d_model, **sizes: len(names) + d_model**2),
+                _longest_with(extra=lambda names, d_model, **sizes: len(names) + d_model**2),
         },
     }),
 )  # fmt: skip
@@ -718,14 +943,21 @@ def _widths_with(offset=_offset, step=_step):
     ]
 
 
+def _floats(answer, **arguments):
+    """A float of numpy is one too."""
+    result = answer(**arguments)
+    return [float(one) if isinstance(one, float) else one for one in result] if isinstance(result, list) else result
+
+
 WIDTHS = Exercise(
     key="06.4",
     title="how wide is the hidden layer?",
     name="hidden_widths",
-    minutes=15,
+    minutes=10,
     level="medium",
     inputs=_width_inputs,
     returns="a list of floats",
+    run=_floats,
     right=(_widths, _widths_line, _widths_halving),
     wrong=mistakes({
         EXERCISE_WIDTH: {
@@ -787,4 +1019,187 @@ WIDTHS = Exercise(
     }),
 )  # fmt: skip
 
-EXERCISES = [MIXED_MAP, TABLE_ROW, MIXTURE_BILL, WIDTHS]
+
+# 06.5. Any scores will do that keep the promises. Beside the drawn election there are the smallest one, one with a very
+# small alpha at either end, and three that nobody can win.
+
+
+def _election_inputs(draw):
+    sizes = draw.sizes("parts length", low=3, high=7)
+    position = draw.in_turn((1, sizes["length"] - 1, sizes["length"] - 2))
+    return {"length": sizes["length"], "position": position, "alphas": draw.normal(sizes["parts"]).softmax(dim=0)}
+
+
+def _elections(answer, length, position, alphas):
+    """What is true of the scores that the answer gives, for this election and some others."""
+    cases = {
+        "this election": (length, position, alphas),
+        "three positions, two equal parts": (3, 0, torch.tensor([0.5, 0.5])),
+        "the last part is small": (4, 2, torch.tensor([0.37, 0.61, 0.02])),
+        "the first part is small": (5, 4, torch.tensor([0.02, 0.98])),
+        "more parts than positions": (3, 1, torch.tensor([0.1, 0.3, 0.2, 0.25, 0.15])),
+        "two positions": (2, 1, alphas),
+        "one position": (1, 0, alphas),
+        "one part": (length, position, torch.tensor([1.0])),
+    }
+    return {
+        name: _promises(answer(length=l, position=p, alphas=a.clone()), l, p, a) for name, (l, p, a) in cases.items()
+    }
+
+
+def _promises(scores, length, position, alphas):
+    if scores is None:
+        return "None"
+    if not isinstance(scores, torch.Tensor) or not scores.is_floating_point():
+        return f"{type(scores).__name__}, no tensor of floats"
+    if scores.shape != (len(alphas), length):
+        return f"shape {tuple(scores.shape)} for {len(alphas)} parts and {length} positions"
+    if not scores.isfinite().all():
+        return "not all scores are finite"
+    scores = scores.detach().double()
+    kept = int((scores.softmax(dim=1)[:, position] < 0.01).sum())
+    mixed = (alphas.double() @ scores).softmax(dim=0)[position]
+    first = int((scores.argmax(dim=1) == position).sum())
+    above = "yes" if mixed > 0.99 else "no"
+    return f"below 0.01 in {kept} of {len(alphas)} parts, first choice of {first}, mixture above 0.99: {above}"
+
+
+def _nobody(length, position, alphas):
+    others = [key for key in range(length) if key != position]
+    if len(alphas) < 2 or len(others) < 2:
+        return None
+    scores = torch.full((len(alphas), length), -10_000.0)
+    scores[:, position] = 0
+    for n in range(len(alphas)):
+        scores[n, others[n % len(others)]] = 10
+    return scores
+
+
+def _two_camps(length, position, alphas):
+    if len(alphas) == 1 or length <= 2:
+        return None
+    return _camps(length, position, alphas, veto=100 / float(alphas.min()))
+
+
+def _camps(length, position, alphas, veto, choice=50.0, lead=10.0, camps=(0,), others=0.0):
+    """The parts in `camps` prefer the position after the wanted one, all others the one after that."""
+    scores = torch.full((len(alphas), length), others)
+    scores[:, position] = choice
+    first = torch.zeros(len(alphas), dtype=torch.bool)
+    first[list(camps)] = True
+    left, right = (position + 1) % length, (position + 2) % length
+    scores[first, left], scores[~first, left] = choice + lead, -veto
+    scores[first, right], scores[~first, right] = -veto, choice + lead
+    return scores
+
+
+def _by_size_of_alpha(length, position, alphas):
+    """Each part shares out what its alpha leaves: the sum at every other position is set to -100."""
+    if min(len(alphas) - 1, length - 2) < 1:
+        return None
+    scores = torch.zeros(len(alphas), length)
+    for key in range(length):
+        if key != position:
+            lovers = torch.arange(len(alphas)) % 2 == (key == (position + 1) % length)
+            scores[lovers, key] = 20
+            scores[~lovers, key] = -(100 + 20 * alphas[lovers].sum()) / alphas[~lovers].sum()
+    return scores
+
+
+def _unless_impossible(make):
+    """`make`, and None where there is no way."""
+    return lambda length, position, alphas: (
+        None if len(alphas) < 2 or length < 3 else make(length, position, alphas)
+    )
+
+
+def _everybody_wants(length, position, alphas):
+    scores = torch.zeros(len(alphas), length)
+    scores[:, position] = 20
+    return scores
+
+
+def _one_favourite(length, position, alphas):
+    scores = torch.full((len(alphas), length), -10_000.0)
+    scores[:, position] = 0
+    scores[:, (position + 1) % length] = 10
+    return scores
+
+
+def _second_of_all_without_veto(length, position, alphas):
+    return _camps(length, position, alphas, veto=0.0, choice=40.0)
+
+
+NOBODY = Exercise(
+    key="06.5",
+    title="the position that nobody wants",
+    name="nobody_wants",
+    minutes=25,
+    level="hard",
+    inputs=_election_inputs,
+    returns="scores for several elections",
+    right=(_nobody, _two_camps, _by_size_of_alpha),
+    run=_elections,
+    wrong=mistakes({
+        EXERCISE_NOBODY: {
+            "every part looks at the position; nobody should.": _unless_impossible(_everybody_wants),
+            "all parts prefer the same other position, and then so does their sum.": _unless_impossible(_one_favourite),
+            "a part with a large alpha carries its first choice through; what stops it for equal alphas is not enough.":
+                _unless_impossible(_second_of_all_without_veto),
+            "there are scores where nobody can do it: two positions, one position, or one part.":
+                lambda length, position, alphas: _camps(length, position, alphas, veto=1e4),
+            "with two positions or one there is no way; with one part there is none either.":
+                lambda length, position, alphas: (
+                    None if length < 3 else _camps(length, position, alphas, veto=1e4)
+                ),
+            "one part alone is refused; with fewer than three positions there is no way either.":
+                lambda length, position, alphas: (
+                    None if len(alphas) < 2 else _camps(length, position, alphas, veto=1e4)
+                ),
+            "three positions are enough; your answer gives up too early.":
+                lambda length, position, alphas: None if length < 4 else _nobody(length, position, alphas),
+            "there is a way even for a very small alpha, and for more parts than positions.":
+                lambda length, position, alphas: (
+                    None if len(alphas) >= length or alphas.min() < 0.05 else _nobody(length, position, alphas)
+                ),
+            "the answer is always None; for three positions and two parts there is a way.":
+                lambda length, position, alphas: None,
+            "the lead of the first choice is too small: a part still gives the position too much.":
+                _unless_impossible(
+                    lambda length, position, alphas: _camps(length, position, alphas, veto=1e4, lead=1.0)
+                ),
+            "only the first two parts have scores; the others like every position alike.":
+                _unless_impossible(lambda length, position, alphas: torch.cat([
+                    _camps(length, position, alphas, veto=1e4)[:2], torch.zeros(len(alphas) - 2, length)
+                ])),
+            "the position is not used: it is always the first that wins.":
+                _unless_impossible(lambda length, position, alphas: _nobody(length, 0, alphas)),
+            "the position is counted from 1.":
+                _unless_impossible(lambda length, position, alphas: _nobody(length, (position - 1) % length, alphas)),
+        },
+        INSIDE: {
+            "minus infinity is no score here: the docstring asks for finite ones.":
+                _unless_impossible(
+                    lambda length, position, alphas: _nobody(length, position, alphas).masked_fill(
+                        _nobody(length, position, alphas) < -1, float("-inf")
+                    )
+                ),
+            "these are maps: a softmax too many; the parts give scores.":
+                _unless_impossible(
+                    lambda length, position, alphas: _nobody(length, position, alphas).softmax(dim=1)
+                ),
+            "the rows are multiplied by the alphas already; the sum does that.":
+                _unless_impossible(
+                    lambda length, position, alphas: alphas[:, None] * _two_camps(length, position, alphas)
+                ),
+        },
+        EQUATIONS: {
+            "rows and columns are swapped: a row for each part, a column for each position.":
+                _unless_impossible(lambda length, position, alphas: _nobody(length, position, alphas).T),
+            "this is the mixture already: there is a row for each part.":
+                _unless_impossible(lambda length, position, alphas: alphas @ _nobody(length, position, alphas)),
+        },
+    }),
+)  # fmt: skip
+
+EXERCISES = [MIXED_MAP, TABLE_ROW, LONGEST, WIDTHS, NOBODY]

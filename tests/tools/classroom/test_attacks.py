@@ -72,7 +72,7 @@ QUANTIZED = BAD + "return torch.quantize_per_tensor(torch.ones(2, 3), 0.1, 1, to
 def test_a_tensor_of_no_plain_dtype_is_named(graded, answer):
     result = graded(light("02", {"02.1": answer}))
     assert re.search(r"the result is a tensor of torch\.(qint8|float8_e5m2); give it", result.verdicts["02.1"][1])
-    assert statuses(result) == ["wrong"] + ["right"] * 4
+    assert statuses(result) == ["wrong"] + ["right"] * 5
 
 
 def tensor(**changes):
@@ -140,7 +140,7 @@ def test_a_notebook_that_forges_messages_gets_no_memory_of_the_grader(graded):
     answer = SAME_BYTES + BAD + "protocol.send_outcome = many\n    return x"
     result = graded(light("02", {"02.1": answer}))
     assert "sends nonsense" in result.verdicts["02.1"][1]
-    assert statuses(result) == ["wrong"] + ["right"] * 4
+    assert statuses(result) == ["wrong"] + ["right"] * 5
 
 
 HEADER = {name: value for name, value in vars(Outcome("result", text="")).items()}
@@ -212,10 +212,10 @@ def test_a_flood_of_messages_is_cut(graded):
 def test_a_result_of_endless_json_is_named(graded):
     result = graded(light("02", {"02.1": BAD + "return [None] * 10**6"}))
     assert "the result is too large: a message has 5 MB, more than 4" in result.verdicts["02.1"][1]
-    assert statuses(result) == ["wrong"] + ["right"] * 4
+    assert statuses(result) == ["wrong"] + ["right"] * 5
     forged = FORGE + BAD + 'send("outcome", [[]] * 1500000)\n    time.sleep(99)'
     result = graded(light("02", {"02.1": forged}))
-    assert "nonsense" in result.verdicts["02.1"][1] and statuses(result) == ["wrong"] + ["right"] * 4
+    assert "nonsense" in result.verdicts["02.1"][1] and statuses(result) == ["wrong"] + ["right"] * 5
 
 
 @can_grade

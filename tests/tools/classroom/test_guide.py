@@ -24,7 +24,8 @@ from tools.classroom.grading import grade
 from tools.classroom.student import ForkServer
 
 course = courses.read(["02"])
-imports = next(text for text in course.chapters["02"].lesson if text.startswith("import torch"))
+cells = build(course.chapters["02"].path, True).cells
+imports = next(cell.source for cell in cells if "import torch" in cell.source.split("\\n"))
 number = sys.argv[1]
 with ForkServer() as server:
     for solved in (True, False):
@@ -44,7 +45,7 @@ def repository(tmp_path_factory):
     shutil.copytree(ROOT / "notebooks" / "src", folder / "notebooks" / "src")
     for name in ("classroom.toml", "pyproject.toml", "conftest.py"):
         shutil.copy(ROOT / name, folder)
-    guide = GUIDE.replace("02.6", NUMBER)
+    guide = GUIDE.replace("02.7", NUMBER)
     source, bank, points = re.findall(r"```(?:python|toml)\n(.*?)```", guide, flags=re.S)
     for path, text in (("notebooks/src/02_dense.py", source), ("synth_lib/checks/bank/chapter_02.py", bank)):
         with open(folder / path, "a", encoding="utf8") as file:
