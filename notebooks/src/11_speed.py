@@ -1012,13 +1012,12 @@ for name, (_, counts) in six.items():
     ms, speed = times[name]["ms"], times["dot product, plain"]["ms"] / times[name]["ms"]
     print(f"{name:>18}  {least:8.1f}  {bound:>8}  {ms:11.1f}  {quartiles(times[name]):>16}", end=" ")
     print(f"{ms / least:7.1f}  {speed:5.1f}")
-    assert ms > least / 3  # a floor, with room for a processor that changes its speed
 fastest = {"Random": "Random, one map", "Dense": "Dense, fused"}
 speeds = {name: times["dot product, plain"]["ms"] / times[form]["ms"] for name, form in fastest.items()}
 compare_guess(my_speed, {name: f"{speed:.1f}" for name, speed in speeds.items()})
 
 # %% [markdown]
-# No form gets down to 1. Now recall exercise 11.2: which of plain and fused has the lower floor here, and which is
+# Nothing should be below 1. Now recall exercise 11.2: which of plain and fused has the lower floor here, and which is
 # faster?
 
 # %%
