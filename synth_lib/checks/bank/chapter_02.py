@@ -740,8 +740,6 @@ DEPENDS_ON = Exercise(
                 _probe(lambda token: 2 * token),
             "the numbers of the token change places; a score may read their sum alone, and does not notice.":
                 _probe(lambda token: token.flip(0)),
-            "the numbers of the token move on by one place; a score may read their sum alone, and does not notice.":
-                _probe(lambda token: token.roll(1)),
             "a row counts only if all of its numbers change, and all numbers of the token grow alike.":
                 lambda score, x: (_changes(score, x, lambda x, n: _grown(x, n)) > 1e-5).all(dim=1),
             "the table is transposed: the row that moves comes first, the token that is changed second.":
