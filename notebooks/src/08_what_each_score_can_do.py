@@ -7,7 +7,7 @@
 # - **Before you start:** chapters [02](02_dense.ipynb), [03](03_random.ipynb) and [06](06_mixtures.ipynb):
 #   Dense, Random, mixtures. [04](04_factorized_dense.ipynb) and [05](05_factorized_random.ipynb) help with
 #   two of the exercises.
-# - **Time:** about 135 minutes, 89 of them for the five exercises; the last of these, 30, can wait.
+# - **Time:** about 145 minutes, 89 of them for the five exercises; the last of these, 30, can wait.
 # - **Level:** medium.
 # - **Of use elsewhere:** the task *pair* is a form of *associative recall*, on which models without attention are
 #   compared today (Arora et al. 2023, *Zoology*); *induction* has its name from the induction heads of Olsson et al.
@@ -40,8 +40,8 @@ from synth_lib.text.corpora import DATA
 # %% [markdown]
 # ## The question
 #
-# On real text every S learns something, and a table of losses does not tell what. So this chapter takes tasks
-# that are made by hand, so small that you can see whether an S can do them, and why.
+# On real text every S learns something, and a table of losses does not tell what. So this chapter takes small
+# tasks made by hand: you can see whether an S can do them, and why.
 #
 # All tasks are one question: **which token must I look at?** What changes is only where the answer to that
 # question can be read. A token here has three parts: a *value*, which somebody may want to have, a *pointer*
@@ -195,13 +195,12 @@ check("08.1", solves_with_sets)
 # %% [markdown]
 # ## What would a guess score?
 #
-# A failing model is not at zero. To see that a number is a failure, you need to know what guessing gives. Ten
-# different values, chosen evenly: an answer out of the blue is right in 1 of 10 cases. But there is a better
-# guess. A model that cannot find the right position can still average over *all* positions, and an average tells
-# which value occurs most often in this sentence. For the task *token*, the right position is each of the 12 with
-# the same chance. For *pair*, it is each of the 11 *others*: in our sentences nobody points to his own key.
-# We call this the **counting guess**: the best answer of one who only counts the values. It is a mark to
-# compare with. That nobody without the right position can do better is not proven.
+# A failing model is not at zero. Ten different values, chosen evenly: an answer out of the blue is right in 1 of
+# 10 cases. But there is a better guess. Who cannot find the right position can still average over *all*
+# positions, and an average tells which value occurs most often in this sentence. For the task *token*, the right
+# position is each of the 12 with the same chance. For *pair*, it is each of the 11 *others*: in our sentences
+# nobody points to his own key. We call this the **counting guess**: the best answer of one who only counts the
+# values. It is a mark to compare with; that nobody without the right position can do better is not proven.
 
 # %%
 length, vocab = 12, 10
@@ -274,8 +273,8 @@ check("08.2", counting_guess_by_pairs)
 # %% [markdown]
 # ## The model
 #
-# The embeddings of value, pointer, key and position are added up. One attention layer. One linear layer, the
-# *readout*, gives a score to each of the ten values. There is no way around the attention: a token hears of a
+# Embeddings of value, pointer, key and position are added up; one attention layer; one linear layer, the
+# *readout*, with a score for each of the ten values. There is no way around the attention: a token hears of a
 # value only through the map.
 
 # %%
@@ -355,13 +354,13 @@ print("before training: like a blind guess. After 200 steps: more than 0.95 of t
 # %% [markdown]
 # ### Train a hundred
 #
-# Twelve S, three tasks, three *seeds*: the same model from three random starts, on other sentences. One seed
-# alone would leave you wondering whether it was luck.
+# Twelve S, three tasks, three *seeds*: the same model from three random starts, on other sentences, so that no
+# result is one seed's luck.
 #
 # `probes.train_side_by_side` is the same loop for several models at once: it stacks their parameters along a new
 # axis, and `vmap` of torch runs one computation for the whole stack. Two things are added. $R$, $R_1$ and $R_2$
-# learn ten times faster, as in chapter 03. And the three frozen ones get three times the steps at twice the rate:
-# what is trained in front of a frozen S has further to go. It takes a minute.
+# learn ten times faster, as in chapter 03. And the three frozen ones get three times the steps, at twice the
+# rate. It takes a minute.
 
 # %%
 names = {
@@ -444,15 +443,13 @@ for name in names:
 compare_guess(my_table, came_out)
 
 # %% [markdown]
-# As a rule of one line: *a task is solved if some part of S reads as much as the task needs*, unless nothing can move
-# the rows of S. Each S also does what the S above it can do: a row that reads its token can ignore the pointer and use
-# its position alone. A mixture does what its best part can do, and no more. The factorized ones stand beside the full
-# ones; what they lose does not show in these three tasks. You will find it below.
+# As a rule of one line: *a task is solved if some part of S reads as much as the task needs*, unless nothing can
+# move the rows of S. A row that reads more can leave unread what it does not need. A mixture does what its best
+# part can do, and no more. The factorized ones stand beside the full ones; what they lose shows further down.
 #
 # **And the frozen ones?** Frozen Dense solves what Dense solves, and the frozen dot product even compares. Their
-# numbers stay random, but what they read does not: the embeddings learn to be what these random numbers need.
-# Freezing is the end of Random alone, because *nothing stands before it*. So what counts is what S reads, more than
-# whether it is trained.
+# numbers stay random, but the embeddings learn to be what these random numbers need. Freezing ends Random alone,
+# because *nothing stands before it*. What S reads counts more than whether it is trained.
 
 # %% fold=true
 # @title Guard: every cell of the table agrees with the rule
@@ -466,9 +463,7 @@ for name in names:
 # %% [markdown]
 # ## The learned maps
 #
-# On a task this clean, a map that was learned can be read by eye. One new sentence, three tasks. The left map
-# is Random, the middle one Dense, the right one the dot product. A small circle marks the right position of each
-# row.
+# One new sentence, three tasks. A small circle marks the right position of each row.
 
 # %% fold=true
 # @title Draw three maps of a task
@@ -476,7 +471,15 @@ shown = ("Random", "Dense", "dot product")
 dots = [str(position) if position % 3 == 0 else "" for position in range(12)]
 
 
-def show_maps(task, alt, works):
+ALT = {
+    "position": "All three show the same line of dark cells, from the upper right to the lower left, in the circles.",
+    "token": "Random: pale all over. Dense and dot product: one dark cell in each row, in the circle, without order.",
+    "pair": "Random and Dense: pale all over; Random is palest on the diagonal from the upper left to the lower right. "
+    "Dot product: one dark cell in each row, in the circle, where the key equals the pointer.",
+}
+
+
+def show_maps(task, works):
     """Draw the maps of three S for one sentence, with a circle at each right position. works: which of them find it."""
     parts, _ = draws[task](1, torch.Generator().manual_seed(4))
     positions = probes.right_position(task, parts[1], parts[2])[0]
@@ -484,45 +487,29 @@ def show_maps(task, alt, works):
     with torch.no_grad():
         weights = torch.stack([model.attention(model.embed(*parts))[1][0, 0] for model in models])
     fig = plots.attention_map(weights, dots, titles=shown)
-    fig.set_size_inches(8, 3)
+    fig.set_size_inches(6.8, 2.6)
     for panel in fig.axes[:3]:
         panel.scatter(positions, range(12), s=25, facecolors="none", edgecolors=plots.COLOURS[1])
     on_right_position = weights[:, torch.arange(12), positions].mean(dim=1).tolist()
     for name, weight in zip(shown, on_right_position, strict=True):
         assert weight > 0.8 if name in works else weight < 0.2, name
-    plots.show(fig, alt)
+    plots.show(fig, f"three maps for the task {task}, 12 rows and columns. {ALT[task]}")
 
 # %%
-show_maps(
-    "position",
-    "three maps for the task position, 12 rows and columns. All three show the same line of dark cells, "
-    "from the upper right to the lower left, and every dark cell has a circle.",
-    works=("Random", "Dense", "dot product"),
-)
+show_maps("position", works=("Random", "Dense", "dot product"))
 
 # %% [markdown]
 # The *anti-diagonal*: row 0 looks at position 11, row 11 at position 0. Next, the pointers.
 
 # %%
-show_maps(
-    "token",
-    "three maps for the task token. Random: pale all over, no row has a dark cell. Dense and dot product: "
-    "one dark cell in each row, in the circle, at positions without order.",
-    works=("Dense", "dot product"),
-)
+show_maps("token", works=("Dense", "dot product"))
 
 # %% [markdown]
 # The dark cells of Dense and of the dot product stand where the pointers of this sentence point. Random has
 # to use the same map for every sentence, so it gave up: its even, pale map says "everywhere alike". Last, the matches.
 
 # %%
-show_maps(
-    "pair",
-    "three maps for the task pair. Random and Dense: pale all over; Random is palest on the diagonal from the "
-    "upper left to the lower right. Dot product: one dark cell in each row, in the circle, where the key "
-    "equals the pointer.",
-    works=("dot product",),
-)
+show_maps("pair", works=("dot product",))
 
 # %% [markdown]
 # Random and Dense are pale here. Look closely at Random: its diagonal is lighter than the rest. You will see
@@ -531,8 +518,8 @@ show_maps(
 # ## Each failure has a reason
 #
 # "It did not learn it" is no explanation: it could be the learning rate, as in chapter 03. An argument begins
-# like this: *show two sentences that need different rows and get the same one*. It holds for one layer whose
-# readout is linear, as ours. Then compute what is left to do for such an S, and see whether it was reached.
+# like this: *show two sentences that need different rows and get the same one*. (For one layer with a linear
+# readout, as ours.) Then compute what is left to do for such an S.
 #
 # ### Random and the task token
 #
@@ -560,8 +547,8 @@ what_the_row_does("token", (value_0, pointer_0, key_0), (value_0, pointer_1, key
 # The row of Random stays, for any $R$. What is left? The right position can be any of the 12, so no position deserves
 # more weight than another. Look everywhere alike, then answer with the most common value: the counting guess.
 #
-# > **What the readout can do.** It is linear: it adds up what the average brings, value by value. A readout
-# > with a hidden layer could do more with the same average. You will see how much in the section on depth.
+# > **What the readout can do.** It is linear: it adds up what the average brings, value by value. A hidden layer
+# > could do more with the same average: see the section on depth.
 #
 # ### Dense and the task pair
 #
@@ -627,8 +614,7 @@ print("Dense: on pair it is between 0.06 and 0.08, in the mean over 500 sentence
 #
 # ### Measured against the counting guess
 #
-# All failures, but those of Fixed Random, beside the computed guess. Nobody is above it by more than the noise of a
-# thousand sentences, and nobody far below.
+# All failures, but those of Fixed Random, beside the computed guess:
 
 # %% fold=true
 # @title Compare with the guess
@@ -642,10 +628,9 @@ print(f"{len(away)} failed models: at most 0.03 below the counting guess, at mos
 # %% [markdown]
 # ### Fixed Random
 #
-# It fails even at *position*, where one map for all sentences is all that it takes. The map is there, but it
-# is not the right one, and it is not trained. What a linear readout can make of it follows from the map itself.
-# Row $i$ of a frozen $R$ gives each position a weight. Let every position vote for its value with its weight, and
-# answer with the value that gets most:
+# It fails even at *position*, where one map for all sentences is all that it takes. The map is not the right one.
+# What a linear readout can make of it follows from the map itself. Row $i$ of a frozen $R$ gives each position a
+# weight. Let every position vote for its value with its weight, and answer with the value that gets most:
 
 # %%
 parts, targets = draws["position"](1000, torch.Generator().manual_seed(5))
@@ -666,14 +651,13 @@ print("predicted from the frozen map, and measured: they differ by less than 0.0
 #
 # ## What the factorized ones lose
 #
-# In the table, Factorized Dense equals Dense. They are not equal. In the three tasks each row has *one* right
-# position. For one position, a peak in $A$ times a peak in $B$ is enough (chapter 04). For Factorized Random,
-# directions on a circle are enough, and those fit into rank 2 (chapter 05).
+# In the table, Factorized Dense equals Dense, because each row has *one* right position: a peak in $A$ times a
+# peak in $B$ is enough (chapter 04). For Factorized Random, directions on a circle are enough, and those fit into
+# rank 2 (chapter 05).
 #
-# Now let a token need *several* positions, all alike: the answer is the mean of their values. The values play no
-# part in whether a row can be written, so leave them out, and train S alone to make a *wanted map*.
-# `probes.distance_to` does it from four random starts, and returns the distance of the best one: the weight
-# that stands at wrong positions, in the mean over the rows. 0 is a perfect map.
+# Now let a token need *several* positions, all alike: the answer is the mean of their values. Leave the values
+# out, and train S alone to make a *wanted map*. `probes.distance_to` does it from four random starts, and returns
+# the distance of the best one: the weight at wrong positions, in the mean over the rows. 0 is a perfect map.
 #
 # Row $n$ of the wanted map belongs to the token that carries the number $n$. First example: the two positions
 # $n$ and $n + 6$, counted in a circle.
@@ -729,9 +713,9 @@ print("the same with 4 x 3:    ", compare(three_positions, *turned))
 #
 # ### Exercise 08.3: a task for Dense that Factorized Dense cannot learn
 #
-# *25 minutes, hard.* Design a wanted map that separates the two, for any $a$ and $b$ of at least 3: also where the
-# example above, every fourth position, fits the table. The check trains both, for $a$ and $b$ and for $b$ and $a$, and
-# looks at the gap. It needs a few seconds.
+# *25 minutes, hard.* Design a wanted map that separates the two, for any $a$ and $b$ of at least 3: also where
+# the example above, every fourth position, fits the table. The check trains both, for tables with 3, 4 and 5
+# columns, and looks at the gap. It needs a few seconds.
 
 # %% exercise="08.3" points=3
 def positions_of_number(tile, repeat, length):
@@ -915,10 +899,9 @@ print("right answers:", (answers == right).float().mean().item())
 #
 # ### Measured
 #
-# Does training find such a way? Now with whole blocks, as in [chapter 07](07_whole_models.ipynb): attention,
-# mlp, and *residual connections*, which means that each part adds to what is there. `d_model` is 64. These
-# trainings take too long for a notebook. The command `python -m synth_lib.lab probes depth` made them,
-# and its records are in `data/results`.
+# Does training find such a way? Now with whole blocks, as in [chapter 07](07_whole_models.ipynb): attention, mlp,
+# and *residual connections*, which means that each part adds to what is there. These trainings are recorded in
+# `data/results`; `python -m synth_lib.lab probes depth` made them.
 
 # %% fold=true
 # @title Read the records, and print them as a table
@@ -961,7 +944,7 @@ print_table(small, "layer")
 
 # %% fold=true
 # @title Draw the curves of Dense
-fig, panel = plt.subplots(figsize=plots.SIZE, layout="constrained")
+fig, panel = plt.subplots(figsize=(4.5, 2.7), layout="constrained")
 for number, layer in enumerate((1, 2, 4)):
     (record,) = [record for record in small if (record["score"], record["layer"]) == ("dense", layer)]
     steps = [point["step"] for point in record["curve"]]
@@ -1001,14 +984,13 @@ compare_guess(my_depth, {
 # anything. More layers help all of them. Even Fixed Random, whose maps never change, learns it in part, and
 # differs most between seeds.
 #
-# Did you predict that *one* block stays at the guess? It is the natural prediction, and it is wrong for
-# Random and Dense. Fixed Random with one block *is* at the guess. That fits the second way: it needs amounts that
-# double from position to position, and a frozen map keeps the amounts with which it was drawn. From two blocks on the
-# first way is open too, and it needs no trained map: the mlp of one block can bind, and the map of a later one,
-# whatever it is, can average. So Fixed Random can gain from depth. None of this proves that the models do it so.
+# That *one* block stays at the guess is the natural prediction, and it is wrong for Random and Dense. Fixed
+# Random with one block *is* at the guess. That fits the second way: it needs amounts that double from position to
+# position, and a frozen map keeps the amounts with which it was drawn. From two blocks on the first way is open
+# too, and it needs no trained map: the mlp of one block can bind, and the map of a later one, whatever it is, can
+# average. So Fixed Random can gain from depth. None of this proves that the models do it so.
 #
-# And the dot product? One block, all seeds at 1. Now twice as many positions and twice as many values, as in the
-# sentences further up. Same steps, same settings:
+# And the dot product? One block, all seeds at 1. Now twice as many positions and values, with the same settings:
 
 # %%
 twelve = [record for record in depth if record["length"] == 12]
@@ -1039,8 +1021,8 @@ assert max(shares(twelve, score="dense")) < guess["pair"] + 0.05
 assert min(shares(twelve, score="dot_product")) > 0.99
 
 # %% [markdown]
-# Back at the guess. This is no proof that it cannot be learned. A longer training or a wider model may find
-# it. But it is what the price predicts, and the dot product does not pay it.
+# Back at the guess. This is no proof: a longer training or a wider model may find it. But it is what the price
+# predicts, and the dot product does not pay it.
 #
 # > **What to make of the paper.** "Interacts: no" in Table 1 is said of one layer's S. A deep model of
 # > synthesizers can still relate its tokens, if it has the room. On translation the paper's Random and Dense
@@ -1050,9 +1032,8 @@ assert min(shares(twelve, score="dot_product")) > 0.99
 # %% [markdown]
 # ## Other probes
 #
-# Five more tasks that people use to test attention. Eight tokens of one part, ten different ones; whole
-# blocks, with an mlp and residual connections, one or two layers. The four S again: two that read nothing,
-# one that reads its token, one that reads all. Which of the five need a comparison?
+# Five more tasks that people use to test attention: eight tokens of one part, ten different ones; whole blocks,
+# one or two layers; the same four S. Which of the five need a comparison?
 #
 # - **copying:** every token, itself.
 # - **reversing:** the token at the mirrored position.
@@ -1062,8 +1043,7 @@ assert min(shares(twelve, score="dot_product")) > 0.99
 #   after it then? (Asked at the last position alone.)
 #
 # First the floor. A blind answer knows the position and nothing of the sentence: it says the most common right
-# answer of that position. (For sorting that is not bad: the first token is often 0. For copying, ten tokens alike
-# give 0.10; in 4000 drawn sentences the most common one happens to come a little more often.) For induction there is a
+# answer of that position. (For sorting that is not bad: the first token is often 0.) For induction there is a
 # better guess: that of one who knows *which* tokens may have followed, and no more.
 
 # %% fold=true
@@ -1160,15 +1140,14 @@ print(f"counting guess with 24 positions: {longer_guess:.2f}")
 
 # %% [markdown]
 # - **position:** nobody, not even the dot product. All have learned "look at $11 - i$", and now the right
-#   position is $23 - i$. At the trained positions they are right about as often as a stranger's value happens to be
-#   the same, 1 in 10. At the new ones the mean is higher, but not above the counting guess. *Where* was learned
-#   as a number, not as a rule.
-# - **token:** Dense and the dot product are right in about half of the cases. Half of the pointers name a
-#   position that was trained. For the other half there is no trained column in $W_2$, and no trained embedding
-#   of the position or of the pointer.
-# - **pair:** the dot product keeps most of it. Keys and pointers are the same numbers as before, and
-#   *comparing does not need to know positions*. It is not perfect: 24 keys share the softmax now, and untrained
-#   positions disturb the scores, most at the positions never seen. Random and Dense guess, as before.
+#   position is $23 - i$. At the trained positions they are right about as often as a stranger's value happens to
+#   be the same, 1 in 10; at the new ones the mean is not above the counting guess. *Where* was learned as a
+#   number, not as a rule.
+# - **token:** Dense and the dot product are right in about half of the cases: half of the pointers name a
+#   position that was trained.
+# - **pair:** the dot product keeps most of it. Keys and pointers are the same numbers as before, and *comparing
+#   does not need to know positions*. It is not perfect: 24 keys share the softmax now, and the positions are
+#   untrained. Random and Dense guess, as before.
 #
 # A map that names positions is tied to the positions it was trained with. A map that compares goes further.
 
@@ -1200,10 +1179,9 @@ for score in ("dense", "random"):
 # of the two: those tasks give *two* sentences in one input, and the attention inside that input has to
 # compare them. You can test the reason without a large model.
 #
-# The first half of a sentence states six facts, key and value. The second half claims six facts about the
-# same keys, with the same values. The answer is one bit, read from the mean over the positions: are the claims
-# true? In a false sentence the values have moved on to other keys. So both halves always hold the same keys
-# and the same values, and whoever only counts is right in half of the cases.
+# The first half of a sentence states six facts, key and value; the second half claims six. Are the claims true?
+# One bit, read from the mean over the positions. In a false sentence the values have moved on to other keys. So
+# both halves always hold the same keys and values, and whoever only counts is right in half of the cases.
 #
 # There are two versions: the second half has the keys in the *same order*, or in *any order*. Write down who solves
 # which, with a block or two. (A block has an mlp, which can compare two things once they are in one token.)
@@ -1241,8 +1219,8 @@ compare_guess(my_halves, {
 })
 
 # %% [markdown]
-# In the same order Random needs no comparison of its own: "look six positions back" is one map for all
-# sentences. The mlp compares the fetched token with its own. Only the frozen map did not learn to fetch.
+# In the same order Random needs no comparison of its own: "look six positions back" is one map for all sentences,
+# and the mlp compares the fetched token with its own.
 #
 # In any order, Random and Dense are at one half, with one layer and with two. The dot product solves it, and
 # so does the mixture, though one seed stays a little lower. That is the paper's pattern: not that there are
@@ -1260,15 +1238,14 @@ assert min(shares(pairs, task=any_order, score="random + dot_product")) > 0.85
 
 # %% [markdown]
 # A caution: our task is made so that nothing else helps. Real sentence pairs have words that give the answer
-# away. In the paper Random and Dense fall on GLUE, they do not drop to guessing.
+# away; in the paper Random and Dense fall on GLUE, but not to guessing.
 #
 # ### Stretch 08.5: sentences that need no comparison
 #
-# *30 minutes, hard.* The staircase is a property of the *sentences* as much as of S. Make sentences for the task
-# *pair* in which nobody has to compare: every token can tell from its own position, pointer and key where its
-# match stands. But not too easily. Many answers are right; the check lets three readers guess, from the counts in
-# all your sentences, and trains nothing. Why the series asks: before you believe that a model compares, look for
-# what its data give away without.
+# *30 minutes, hard.* Make sentences for the task *pair* in which nobody has to compare: every token can tell from
+# its own position, pointer and key where its match stands, but from no less. Many answers are right; the check
+# lets three readers guess, from the counts in all your sentences, and trains nothing. Why the series asks: before
+# you believe that a model compares, look for what its data give away without.
 
 # %% exercise="08.5" points=1
 def tell_tale_sentences(count, length):
@@ -1347,8 +1324,7 @@ for score in ("random", "dense"):
 #
 # ## What it costs
 #
-# Who reads more pays more, but not in every size. The parameters of S, without biases, counted and by the
-# formulas of Table 1:
+# The parameters of S, without biases, counted and by the formulas of Table 1 (you know them from 01 to 05):
 
 # %% fold=true
 # @title Count the parameters
@@ -1365,8 +1341,7 @@ for score, formula in formulas.items():
 
 # %% [markdown]
 # With $l = 12$ and $k = 8$ Factorized Random is larger than Random: $2 l k > l^2$ whenever $k > l / 2$. The
-# comparison costs $2 d^2$, less than twice what Dense pays. In work it is one projection more, $l\,d^2$ for a
-# sentence, as in chapter 02.
+# comparison costs $2 d^2$, less than twice what Dense pays.
 #
 # ## Where it breaks
 #
