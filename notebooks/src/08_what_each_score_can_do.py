@@ -811,9 +811,9 @@ def wanted_positions(length, rank):
 check("08.4", wanted_positions)
 
 # %% [markdown] solution="08.4"
-# With rank 2 or 3 a row is a choice of two or three numbers, so rows of few numbers cannot be a free choice among
-# half of all positions. Random halves do it, and so does any pattern whose rows tell little of each other, such
-# as whether $i + j$ is a square modulo 11:
+# With rank 2 or 3 each row is made from two or three numbers: too few to choose any half of all positions. Random
+# halves do it, and so does a pattern whose rows tell little of each other, such as whether $i + j$ is a square
+# modulo 11:
 
 # %% solution="08.4"
 def squares_modulo_11(length, rank):
@@ -1180,8 +1180,9 @@ for score in ("dense", "random"):
 # compare them. You can test the reason without a large model.
 #
 # The first half of a sentence states six facts, key and value; the second half claims six. Are the claims true?
-# One bit, read from the mean over the positions. In a false sentence the values have moved on to other keys. So
-# both halves always hold the same keys and values, and whoever only counts is right in half of the cases.
+# The answer is one bit, read from the mean over the positions. In a false sentence the values have moved on to
+# other keys. So both halves always hold the same keys and values, and whoever only counts is right in half of the
+# cases.
 #
 # There are two versions: the second half has the keys in the *same order*, or in *any order*. Write down who solves
 # which, with a block or two. (A block has an mlp, which can compare two things once they are in one token.)

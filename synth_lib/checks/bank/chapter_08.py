@@ -287,15 +287,16 @@ def _reason(maps, kind_of, able, unable):
     if len(kinds) == 1 and kinds != {None}:
         return {"your map": kinds.pop()}
     verdicts = []
-    for positions, *scores in maps:
+    for positions, first, second in maps:
         rows = tuple(map(tuple, positions.tolist()))
-        verdicts.append(tuple(_learned(rows, *score) for score in scores))
+        hard = _learned(rows, *second)
+        verdicts.append((_learned(rows, *first) if hard == NOT else LEARNS, hard))  # nothing is at stake: not trained
     separated = [pair == (LEARNS, NOT) for pair in verdicts]
     if any(separated):
         return {"your map": SEPARATES if all(separated) else SOME_SIZES}
     if any(first != LEARNS for first, _ in verdicts):
         return {"your map": f"{able} does not learn it well"}
-    return {"your map": f"{unable} {LEARNS if any(second == LEARNS for _, second in verdicts) else NEARLY}"}
+    return {"your map": f"{unable} {LEARNS if any(hard == LEARNS for _, hard in verdicts) else NEARLY}"}
 
 
 def _kind_of_table(positions, dense, factorized):
