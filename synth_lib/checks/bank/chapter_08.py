@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import one_hot
 
 from synth_lib.checks.exercise import Exercise, mistakes, told_apart
-from synth_lib.lab.probes import distance_to
+from synth_lib.lab.probes import distance_to, right_position
 
 QUESTION = "The question"
 EQUATIONS = "The equations"
@@ -16,6 +16,7 @@ GUESS = "What would a guess score?"
 FAILS = "Fixed Random"
 FACTORIZED = "What the factorized ones lose"
 EXERCISE_PLACES = "Exercise 08.3: a task for Dense that Factorized Dense cannot learn"
+STRETCH = "Stretch 08.5: sentences that need no comparison"
 EXERCISE_MAP = "Exercise 08.4: a map for Random that a small rank cannot learn"
 
 
@@ -27,11 +28,15 @@ ROWS = {
     "Fixed Random": ((NOTHING,), False),
     "Random": ((NOTHING,), True),
     "Dense": ((OWN,), True),
+    "frozen Dense": ((OWN,), False),
     "dot product": ((ALL,), True),
+    "frozen dot product": ((ALL,), False),
     "Random + Dense": ((NOTHING, OWN), True),
     "Dense + dot product": ((OWN, ALL), True),
     "dot product + Random": ((ALL, NOTHING), True),
-    "Dense + Factorized Dense": ((OWN, OWN), True),
+    "Dense + Dense": ((OWN, OWN), True),
+    "frozen Random + Random": ((NOTHING, NOTHING), False),
+    "frozen Random + Dense": ((NOTHING, OWN), False),
 }
 TASKS = ("position", "token", "pair")
 
@@ -54,33 +59,34 @@ def _solved_by(answer, conditioned_on, trained, task):
             raise TypeError(f"the result should be True or False, but is of the type {kinds.pop()}")
         for group, is_mixture in (("plain S", False), ("mixtures", True)):
             members = [name for name in verdicts if (len(conditioned_on[name]) > 1) == is_mixture]
-            solved[f"{one}, {group}"] = ", ".join(name for name in members if verdicts[name])
+            names = ", ".join(name for name in members if verdicts[name])
+            solved[f"{one}, {group}"] = f"a yes for {names or 'none'}"
     return solved
 
 
-def _rule(choose=max, needs=None, compare=int.__ge__, look_at_trained=True):
-    """An answer that compares what is read, 0 to 2, with what is needed."""
+def _rule(choose=max, needs=None, compare=int.__ge__, useless=lambda levels: max(levels) == 0):
+    """An answer that compares what is read, 0 to 2, with what is needed. useless: which frozen S can do nothing."""
     needs = needs or {"position": 0, "token": 1, "pair": 2}
 
     def answer(conditioned_on, trained, task):
-        if look_at_trained and not trained:
+        levels = [(NOTHING, OWN, ALL).index(entry) for entry in conditioned_on]
+        if not trained and useless(levels):
             return False
-        return compare(choose((NOTHING, OWN, ALL).index(entry) for entry in conditioned_on), needs[task])
+        return compare(choose(levels), needs[task])
 
     return answer
 
 
 def _solves_by_sets(conditioned_on, trained, task):
-    enough = {"position": {NOTHING, OWN, ALL}, "token": {OWN, ALL}, "pair": {ALL}}
-    return trained and bool(enough[task] & set(conditioned_on))
+    enough = {"position": {NOTHING, OWN, ALL} if trained else {OWN, ALL}, "token": {OWN, ALL}, "pair": {ALL}}
+    return bool(enough[task] & set(conditioned_on))
 
 
 def _solves_in_sentences(conditioned_on, trained, task):
-    if not trained:
-        return False
+    reads_own_token = OWN in conditioned_on or ALL in conditioned_on  # every token is among all of them
     if task == "position":
-        return True
-    return ALL in conditioned_on or (task == "token" and OWN in conditioned_on)
+        return trained or reads_own_token
+    return reads_own_token if task == "token" else ALL in conditioned_on
 
 
 def _solves_by_text(conditioned_on, trained, task):
@@ -92,8 +98,8 @@ SOLVES = Exercise(
     key="08.1",
     title="the table as a rule",
     name="solves",
-    minutes=10,
-    level="easy",
+    minutes=12,
+    level="medium",
     inputs=_table_inputs,
     returns="True or False",
     run=_solved_by,
@@ -101,22 +107,28 @@ SOLVES = Exercise(
     wrong=mistakes({
         EQUATIONS: {
             "a mixture is taken to be as weak as its weakest part.": _rule(choose=min),
-            "only the first part of a mixture is looked at.": _rule(choose=lambda levels: next(iter(levels))),
-            "only the last part of a mixture is looked at.": _rule(choose=lambda levels: list(levels)[-1]),
+            "only the first part of a mixture is looked at.": _rule(choose=lambda levels: levels[0]),
+            "only the last part of a mixture is looked at.": _rule(choose=lambda levels: levels[-1]),
             "each S is allowed its own task alone; whoever reads more can leave unread what is not needed.":
                 _rule(compare=int.__eq__),
             "the position is held to be known to Random alone; but the token contains its position.":
                 lambda conditioned_on, trained, task: (
-                    trained
-                    and (task != "position" or NOTHING in conditioned_on)
-                    and _rule()(conditioned_on, trained, task)
+                    (task != "position" or NOTHING in conditioned_on) and _rule()(conditioned_on, trained, task)
                 ),
             "what the parts read is added up; two parts that read the own token still read nothing but that.":
                 _rule(choose=sum),
         },
         PREDICT: {
-            "scores that stay as they were drawn are taken to be as good as trained ones.":
-                _rule(look_at_trained=False),
+            "every frozen S is held to solve nothing; but a row that reads something can be moved from in front of S.":
+                _rule(useless=lambda levels: True),
+            "a frozen S is taken to be as good as a trained one, even where nothing in front of it can move its rows.":
+                _rule(useless=lambda levels: False),
+            "a frozen mixture is held to solve nothing as soon as one part of it reads nothing.":
+                _rule(useless=lambda levels: min(levels) == 0),
+            "frozen parts that read nothing are held to do more together; but nothing in front of them can move any.":
+                _rule(useless=lambda levels: levels == [0]),
+            "a frozen S is held to solve nothing unless it reads all tokens; one that reads its own can be moved too.":
+                _rule(useless=lambda levels: max(levels) < 2),
             "the tuple `conditioned_on` is compared with a text, which it never equals; the text is an entry of it.":
                 _solves_by_text,
             "every trained S is held to solve everything.": lambda conditioned_on, trained, task: trained,
@@ -143,7 +155,7 @@ SOLVES = Exercise(
 
 def _guess_inputs(draw):
     sizes = draw.sizes("batch length", low=4, high=9)
-    batch, length = sizes["batch"], sizes["length"] + 4
+    batch, length = draw.in_turn([sizes["batch"], 1, sizes["batch"]]), sizes["length"] + 4
     rows = []
     for number in range(batch):
         favourite = draw.integer(0, 2) + 3 * (number % 2)  # sentences prefer different values
@@ -196,7 +208,7 @@ COUNTING_GUESS = Exercise(
     key="08.2",
     title="a guess when positions are not alike",
     name="counting_guess",
-    minutes=10,
+    minutes=12,
     level="easy",
     inputs=told_apart(_guess_inputs, [_guess_in_loops, _guess_of_pair, _equal_chance]),
     returns="a float",
@@ -213,6 +225,10 @@ COUNTING_GUESS = Exercise(
             "the counts are divided by 12, the length of the chapter's sentences; and the chances play no part.":
                 lambda values, chance: (_counts(values).amax(dim=1) / 12).mean().item(),
             "the most common value is said, but a rarer one may stand at likelier positions.": _most_common_value,
+            "the value of the likeliest position is said, but another value may gather more chances.":
+                lambda values, chance: (
+                    _chances(values, chance).gather(1, values[:, chance.argmax(), None]).mean().item()
+                ),
             "only the likeliest position counts; other positions may hold the same value, and their chances add up.":
                 lambda values, chance: chance.max().item(),
             "one value is said for the whole batch; each sentence has its own best value.":
@@ -238,10 +254,12 @@ COUNTING_GUESS = Exercise(
 )  # fmt: skip
 
 
-# 08.3 and 08.4. Both scores are trained; three words tell the result. A map that does not separate them is described,
-# so that its kind can be recognised.
+# 08.3 and 08.4. Both scores are trained, at several sizes. What comes out is one reason: a kind of map that people draw
+# and that cannot separate the two, whatever is trained, or else what the training says.
 
 PERFECT, FAR = 0.03, 0.1  # right answers stay below the first with one score, and far above the second with the other
+LEARNS, NEARLY, NOT = "learns it", "nearly learns it", "does not learn it"
+SEPARATES, SOME_SIZES = "separates them", "separates them at some sizes alone"
 
 
 def _checked(positions, length):
@@ -259,65 +277,66 @@ def _checked(positions, length):
 
 @cache
 def _learned(rows, score, options):
-    """'learns it', 'nearly learns it' or 'does not learn it'."""
     distance = distance_to(torch.tensor(rows), score, **dict(options))
-    return "learns it" if distance < PERFECT else "does not learn it" if distance > FAR else "nearly learns it"
+    return LEARNS if distance < PERFECT else NOT if distance > FAR else NEARLY
 
 
-def _contest(positions, able, unable, kinds, possible=False):
-    """What both scores make of the map; and if it does not separate them, what kind of map it is.
+def _reason(maps, kind_of, able, unable):
+    """maps: for each size the map, how the score that should learn it is called, and the other one; see _learned."""
+    kinds = {kind_of(*one) for one in maps}
+    if len(kinds) == 1 and kinds != {None}:
+        return {"your map": kinds.pop()}
+    verdicts = []
+    for positions, first, second in maps:
+        rows = tuple(map(tuple, positions.tolist()))
+        hard = _learned(rows, *second)
+        verdicts.append((_learned(rows, *first) if hard == NOT else LEARNS, hard))  # nothing is at stake: not trained
+    separated = [pair == (LEARNS, NOT) for pair in verdicts]
+    if any(separated):
+        return {"your map": SEPARATES if all(separated) else SOME_SIZES}
+    if any(first != LEARNS for first, _ in verdicts):
+        return {"your map": f"{able} does not learn it well"}
+    return {"your map": f"{unable} {LEARNS if any(hard == LEARNS for _, hard in verdicts) else NEARLY}"}
 
-    possible: whether the second score can make the map for certain, even where training does not find it.
-    """
-    rows = tuple(map(tuple, positions.tolist()))
-    results = {name: _learned(rows, score, options) for name, (score, options) in {**able, **unable}.items()}
-    if possible:
-        results |= {name: "can make it" for name in unable if results[name] != "learns it"}
-    separated = list(results.values()) == ["learns it", "does not learn it"]
-    kind = "separates them" if separated else next((kind for kind, fits in kinds if fits), "another kind of map")
-    return results | {"your map": kind}
 
-
-def _contest_of_table(answer, tile, repeat, length):
-    positions = _checked(answer(tile=tile, repeat=repeat, length=length), length)
-    table = positions.reshape(length, repeat, tile)
+def _kind_of_table(positions, dense, factorized):
+    """Kinds that Factorized Dense can make, or nearly, for certain."""
+    tile, repeat = dict(factorized[1])["a"], dict(factorized[1])["b"]
+    length = tile * repeat
+    table, wanted = positions.reshape(length, repeat, tile), positions.sum(dim=1)
     block = table.any(dim=1)[:, None, :] & table.any(dim=2)[:, :, None]
     full_columns, full_rows = table.all(dim=1), table.all(dim=2)
     cross = full_columns[:, None, :] | full_rows[:, :, None]
     alone = (full_columns.sum(dim=1) == 1) & (full_rows.sum(dim=1) == 1)
-    at_most_two = (positions.sum(dim=1) <= 2).all()
     kinds = (
         ("all positions in every row", bool(positions.all())),
         ("the position of the own number", torch.equal(positions, torch.eye(length, dtype=torch.bool))),
         ("one position, the same in every row", _one_each(positions) and _rows_alike(positions)),
         ("the mirrored position", torch.equal(positions, torch.eye(length, dtype=torch.bool).flip(0))),
         ("one position in each row", _one_each(positions)),
-        ("one column of the table", torch.equal(table, block) and bool((table.any(dim=1).sum(dim=1) == 1).all())),
-        ("one row of the table", torch.equal(table, block) and bool((table.any(dim=2).sum(dim=1) == 1).all())),
+        ("one column of the table", bool(((full_columns.sum(dim=1) == 1) & (wanted == repeat)).all())),
+        ("one row of the table", bool(((full_rows.sum(dim=1) == 1) & (wanted == tile)).all())),
         ("a cross in the table", torch.equal(table, cross) and bool(alone.all())),
-        ("at most two positions in each row", bool(at_most_two)),
+        ("at most two positions in each row", bool((positions.sum(dim=1) <= 2).all())),
         ("all positions but one", bool((positions.sum(dim=1) == length - 1).all())),
-        ("the positions up to the own number", torch.equal(positions, torch.ones_like(positions).tril())),
         ("a block of the table", torch.equal(table, block)),
-        ("every second position", bool((positions[:, 2:] == positions[:, :-2]).all())),
     )
-    able = {"Dense": ("dense", ())}
-    unable = {"Factorized Dense": ("factorized_dense", (("a", tile), ("b", repeat)))}
-    # Two positions are a block, or one is plus times plus and the other minus times minus.
-    return _contest(positions, able, unable, kinds, possible=bool(at_most_two))
+    return next((kind for kind, fits in kinds if fits), None)
 
 
 def _run_dense(answer, tile, repeat, length):
-    """On the table and on the turned one: a map that fits one number of columns alone is found out."""
-    results = {}
-    for columns, lines in ((tile, repeat), (repeat, tile)):
-        contest = _contest_of_table(answer, columns, lines, length)
-        results |= {f"{name}, with tile {columns}": result for name, result in contest.items()}
-    return results
+    """With 3, 4 and 5 columns: a map that fits one table alone is found out."""
+    third = 12 - tile - repeat
+    maps = []
+    for columns, lines in ((tile, repeat), (repeat, third), (third, tile)):
+        positions = _checked(answer(tile=columns, repeat=lines, length=columns * lines), columns * lines)
+        maps.append((positions, ("dense", ()), ("factorized_dense", (("a", columns), ("b", lines)))))
+    return _reason(maps, _kind_of_table, "Dense", "Factorized Dense")
 
 
-def _run_random(answer, length, rank):
-    positions = _checked(answer(length=length, rank=rank), length)
+def _kind_of_map(positions, random, factorized):
+    """Kinds that Factorized Random can make, or nearly, for certain."""
+    length, rank = len(positions), dict(factorized[1])["rank"]
     kinds = (
         ("all positions in every row", bool(positions.all())),
         ("the own position", torch.equal(positions, torch.eye(length, dtype=torch.bool))),
@@ -325,13 +344,18 @@ def _run_random(answer, length, rank):
         ("the same positions in every row", _rows_alike(positions)),
         ("one position in each row", _one_each(positions)),
         ("all positions but one", bool((positions.sum(dim=1) == length - 1).all())),
-        ("every second position", bool((positions[:, 2:] == positions[:, :-2]).all())),
-        ("the positions up to the own one", torch.equal(positions, torch.ones_like(positions).tril())),
         ("at most `rank` different rows", len(positions.unique(dim=0)) <= rank),
     )
-    able = {"Random": ("random", ())}
-    unable = {f"Factorized Random, rank {rank}": ("factorized_random", (("rank", rank),))}
-    return _contest(positions, able, unable, kinds)
+    return next((kind for kind, fits in kinds if fits), None)
+
+
+def _run_random(answer, length, rank):
+    """At this size, and at the mirrored one: 12 and 16, rank 2 and 3 change places."""
+    maps = []
+    for size, k in ((length, rank), (28 - length, 5 - rank)):
+        positions = _checked(answer(length=size, rank=k), size)
+        maps.append((positions, ("random", ()), ("factorized_random", (("rank", k),))))
+    return _reason(maps, _kind_of_map, "Random", "Factorized Random")
 
 
 def _one_each(positions):
@@ -395,24 +419,16 @@ def _shared_diagonal(n, j, tile, repeat):
     return (j % tile == j // tile) & (j % tile < 3) & (n >= 0)
 
 
-def _sizes_of_table(draw):
-    """One of both is 4: there the example of the chapter, every fourth position, is a column."""
-    while True:
-        sizes = draw.sizes("tile repeat", low=3, high=5)
-        if 4 in sizes.values():
-            return sizes
-
-
 FOR_DENSE = Exercise(
     key="08.3",
     title="a task for Dense that Factorized Dense cannot learn",
     name="positions_of_number",
-    minutes=15,
-    level="medium",
-    inputs=_sizes_of_table,
+    minutes=25,
+    level="hard",
+    inputs=lambda draw: draw.sizes("tile repeat", low=3, high=5),
     returns="bool, length length",
     run=_run_dense,
-    trials=1,  # it trains four scores
+    trials=1,  # it trains six scores
     right=(_diagonal_of_the_table, _of_grid(_shared_diagonal), _of_grid(lambda n, j, tile, repeat: _squares(n + j))),
     wrong=mistakes({
         FACTORIZED: {
@@ -434,7 +450,7 @@ FOR_DENSE = Exercise(
                 ),
             "the wanted positions are a cross: one column of the table and one row. A sharp A and a sharp B make it.":
                 _of_grid(lambda n, j, tile, repeat: (j % tile == n % tile) | (j // tile == n // tile)),
-            "this is the example for a table with 3 columns; where tile is 4, they are one column: use tile.":
+            "it separates them for some sizes, but with another `tile` your positions fit the table.":
                 _of_grid(lambda n, j, tile, repeat: (j - n) % 4 == 0),
             "the wanted positions are one row of the table; a peak in B alone makes it.":
                 _of_grid(lambda n, j, tile, repeat: j // tile == n // tile),
@@ -447,6 +463,12 @@ FOR_DENSE = Exercise(
                     )
                 ),
             "every position is wanted but one; one low product makes it.": _of_grid(lambda n, j, tile, repeat: j != n),
+            "Factorized Dense learns it too: A and B can be low, 0 or negative, and minus times minus is high.":
+                _of_grid(lambda n, j, tile, repeat: (j + n) % 2 == 0),
+        },
+        EXERCISE_PLACES: {
+            "Factorized Dense comes near it: little weight is at wrong positions, as when a row wants nearly all.":
+                _of_grid(lambda n, j, tile, repeat: (j != n) & (j != (n + tile + 1) % (tile * repeat))),
         },
     }),
 )  # fmt: skip
@@ -455,12 +477,12 @@ FOR_RANDOM = Exercise(
     key="08.4",
     title="a map for Random that a small rank cannot learn",
     name="wanted_positions",
-    minutes=15,
-    level="hard",
+    minutes=10,
+    level="medium",
     inputs=lambda draw: {"length": draw.integer(12, 16), "rank": draw.integer(2, 3)},
     returns="bool, length length",
     run=_run_random,
-    trials=2,
+    trials=1,  # it trains four scores
     right=(
         _of_positions(_parity_of_common_bits),
         _half_at_random,
@@ -476,7 +498,7 @@ FOR_RANDOM = Exercise(
                 _of_positions(lambda i, j, length, rank: (j < 5) & (i >= 0)),
             "every position wants every position: a uniform map, for which all scores may be 0.":
                 _of_positions(lambda i, j, length, rank: (j >= 0) & (i >= 0)),
-            "the rows are of two kinds, one the opposite of the other; plus and minus are rank 1.":
+            "there are no more different rows than the rank, so each kind of row can have numbers of its own.":
                 _of_positions(lambda i, j, length, rank: (i + j) % 2 == 0),
             "each row still wants one position, whatever the order: every position can have its direction on a circle.":
                 _of_positions(lambda i, j, length, rank: j == (i * 5 + 2) % length),
@@ -484,8 +506,167 @@ FOR_RANDOM = Exercise(
         EXERCISE_MAP: {
             "every position is wanted but one, so the map is nearly uniform and the distance stays small.":
                 _of_positions(lambda i, j, length, rank: j != i),
+            "the small rank learns it as well; your rows follow from one another by a rule for few numbers.":
+                _of_positions(lambda i, j, length, rank: (j - i) % (length // 2) == 0),
+            "the small rank comes near it: easy are rows like their neighbours, or with nearly all positions.":
+                _of_positions(lambda i, j, length, rank: (j != i) & ((i > 0) | (j != 1))),
+            "it separates them at one length and rank, but another rank reaches your rows.":
+                _of_positions(lambda i, j, length, rank: (j - i) % length < 3),
         },
     }),
 )  # fmt: skip
 
-EXERCISES = [SOLVES, COUNTING_GUESS, FOR_DENSE, FOR_RANDOM]
+
+# 08.5. Three readers of a token guess where its match stands, from the counts in all sentences: one knows the position,
+# one also the pointer, one also the own key. Judged is what they reach; no model is trained.
+
+HALF, NEARLY_ALWAYS = 0.5, 0.9
+COMPARES, TELL_TALE = "the own token does not tell where the match stands", "the own token tells it, and no less does"
+
+
+def _best_guess(known, right):
+    """The share of right answers of one who gives, for each number in `known`, the answer that is most common there."""
+    table = torch.zeros(int(known.max()) + 1, int(right.max()) + 1)
+    table.index_put_((known.flatten(), right.flatten()), torch.ones(known.numel()), accumulate=True)
+    return (table.amax(dim=1).sum() / known.numel()).item()
+
+
+def _numbers_of(sentences, count, length):
+    """The answer as (pointer, key), int64, or an error that says what is no sentence."""
+    if not (isinstance(sentences, tuple) and len(sentences) == 2):
+        raise TypeError("the result should be a tuple of two tensors, (pointer, key)")
+    for name, numbers in zip(("pointer", "key"), sentences, strict=True):
+        if not isinstance(numbers, torch.Tensor) or numbers.is_floating_point() or numbers.dtype == torch.bool:
+            raise TypeError(f"{name} should be a tensor of whole numbers, int64")
+        if tuple(numbers.shape) != (count, length):
+            raise ValueError(f"the shape of {name} is {tuple(numbers.shape)}, but should be ({count}, {length})")
+    pointer, key = (numbers.long() for numbers in sentences)
+    for name, numbers in (("pointer", pointer), ("key", key)):
+        if numbers.min() < 0 or numbers.max() >= length:
+            raise ValueError(f"{name} has numbers outside of 0 to {length - 1}")
+    if not torch.equal(key.sort(dim=1).values, torch.arange(length).expand(count, length)):
+        raise ValueError("in some sentence a key occurs twice; a pointer needs exactly one match")
+    if (pointer == key).any():
+        raise ValueError("some token points to its own key; it should point to another one's")
+    return pointer, key
+
+
+def _reason_of(pointer, key):
+    length = key.shape[1]
+    right = right_position("pair", pointer, key)
+    position = torch.arange(length).expand(key.shape)
+    with_pointer = position * length + pointer
+    own_token = _best_guess(with_pointer * length + key, right)
+    if _best_guess(position, right) >= HALF:
+        return "the position alone tells it too often"
+    if _best_guess(with_pointer, right) >= HALF:
+        return "position and pointer tell it too often"
+    if own_token < 1:
+        return "the own token tells it nearly always" if own_token > NEARLY_ALWAYS else COMPARES
+    return TELL_TALE
+
+
+def _run_sentences(answer, count, length):
+    """The first reason why not, at three lengths: the shortest and the longest are among them."""
+    sizes = (12, length, 5)
+    reasons = [_reason_of(*_numbers_of(answer(count=count, length=size), count, size)) for size in sizes]
+    return {"your sentences": next((reason for reason in reasons if reason != TELL_TALE), TELL_TALE)}
+
+
+def _pointing(key, step=None):
+    """(pointer, key): each token points `step` positions on; by default to any other token."""
+    count, length = key.shape
+    if step is None:
+        step = torch.randint(1, length, (count, length), generator=torch.Generator().manual_seed(count))
+    other = (torch.arange(length).expand(count, length) + step) % length
+    return key.gather(1, other), key
+
+
+def _of_key(function):
+    """An answer to 08.5 from function(n, i, length) -> key of token i of sentence n."""
+
+    def answer(count, length):
+        n, i = torch.arange(count)[:, None], torch.arange(length)[None, :]
+        return _pointing(function(n, i, length).expand(count, length).clone())
+
+    return answer
+
+
+def _keys_at_random(count, length):
+    return torch.rand(count, length, generator=torch.Generator().manual_seed(1)).argsort(dim=1)
+
+
+def _a_turn_drawn(count, length):
+    turn = torch.randint(length, (count,), generator=torch.Generator().manual_seed(2)).tolist()
+    return _pointing(torch.stack([torch.arange(length).roll(one) for one in turn]))
+
+
+def _my_key_tells_how_far(count, length):
+    key = _keys_at_random(count, length)
+    return _pointing(key, step=1 + key % (length - 1))
+
+
+def _nearly_turned(count, length):
+    """Turned sentences; in one of thirty the first two keys change places."""
+    key = (torch.arange(length) + torch.arange(count)[:, None]) % length
+    key[::30, :2] = key[::30, :2].flip(1)
+    return _pointing(key)
+
+
+def _three_kinds(count, length):
+    """The same shuffled row of keys, begun at three places."""
+    row = torch.randperm(length, generator=torch.Generator().manual_seed(3))
+    return _pointing(torch.stack([row.roll(n % 3) for n in range(count)]))
+
+
+def _swapped(count, length):
+    pointer, key = _pointing(_keys_at_random(count, length))
+    return key, pointer
+
+
+SENTENCES = Exercise(
+    key="08.5",
+    title="sentences that need no comparison",
+    name="tell_tale_sentences",
+    minutes=30,
+    level="hard",
+    inputs=lambda draw: {"count": draw.integer(1200, 1600), "length": draw.integer(6, 11)},
+    returns="pointer and key",
+    run=_run_sentences,
+    trials=1,  # at three lengths
+    right=(
+        _of_key(lambda n, i, length: (i + n) % length),
+        _a_turn_drawn,
+        _my_key_tells_how_far,
+        _three_kinds,
+    ),
+    wrong=mistakes({
+        STRETCH: {
+            "these sentences still need a comparison: one and the same token has its match at many positions.":
+                lambda count, length: _pointing(_keys_at_random(count, length)),
+            "the own token nearly always tells where the match stands, but not in every sentence.": _nearly_turned,
+        },
+        QUESTION: {
+            "from a position the match stands at the same place too often, so a reader of the position alone finds it.":
+                lambda count, length: _pointing(_keys_at_random(count, length), step=1),
+            "a key stands at the same position in too many sentences, so the pointer tells where: the task token.":
+                _of_key(lambda n, i, length: i + 0 * n),
+        },
+    }) + mistakes({
+        QUESTION: {
+            "pointer and key are exchanged, or a key occurs twice.": _swapped,
+        },
+    }, error="occurs twice") + mistakes({
+        QUESTION: {
+            "a token that points to itself needs no match.":
+                lambda count, length: (_keys_at_random(count, length),) * 2,
+        },
+    }, error="its own key") + mistakes({
+        QUESTION: {
+            "keys and pointers are the numbers from 0 to length - 1, whatever the length is.":
+                lambda count, length: tuple(part + 1 for part in _pointing(_keys_at_random(count, length))),
+        },
+    }, error="outside of 0"),
+)  # fmt: skip
+
+EXERCISES = [SOLVES, COUNTING_GUESS, FOR_DENSE, FOR_RANDOM, SENTENCES]
