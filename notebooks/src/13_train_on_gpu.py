@@ -156,8 +156,8 @@ my_guess = {"Dense": None, "Random": None, "Fixed Random": None, "counting five 
 #
 # nanoGPT, a public training code, publishes a run for a CPU: tiny Shakespeare by characters, 4 layers, 4 heads,
 # d_model 128, windows of 64 characters, 12 of them a step, 2,000 steps. Its README gives a **loss of 1.88** on its
-# validation text, the last tenth. We take the same sizes and steps. That last tenth is our *test* text. Our
-# training text is 5 % shorter, because our own validation text is cut from it.
+# validation text, the last tenth, measured on some random windows. We take the same sizes and steps. That last tenth
+# is our *test* text, all of it. Our training text is 5 % shorter, because our own validation text is cut from it.
 #
 # Is 1.88 good? A table of counts can tell. An *n-gram* model predicts a character from the n - 1 before it, by how
 # often it followed them in the training text. Where it saw them too rarely, it falls back on fewer. Same windows,
@@ -905,7 +905,7 @@ for name in ("speed-h200", "speed-cpu"):
 #
 # ## 8. Beside the paper and beside others
 #
-# The paper's language model (LM1B, byte pairs) reports *perplexity*, e to the power of the loss. As differences of the
+# The paper's language model (LM1B, subwords) reports *perplexity*, e to the power of the loss. As differences of the
 # loss from the Transformer's, beside ours:
 
 # %%
@@ -924,7 +924,7 @@ for variant, perplexity in lm1b.items():
 # | the same, Fixed Random | **23.89, so 86 % of the Transformer's** | the grammar: below |
 # | the same, mixtures | Random + Vanilla 28.47, a wider Transformer 27.97 | not measured |
 # | WMT English-French, BLEU | 41.57, 41.12, 41.39; Fixed Random 38.31 | not measured |
-# | LM1B | the cell above | characters: the cell above; byte pairs: not measured |
+# | LM1B | the cell above | characters: the cell above; subwords: not measured |
 # | CNN/DailyMail, ROUGE-1 | 38.24, Random 35.47, Dense 36.05 | not measured |
 # | PersonaChat, ROUGE-L | 13.38, Random 15.00, Dense 15.22 | section 6, other settings |
 # | GLUE, SuperGLUE | 83.5, 70.3; Random 75.1, 61.1; Dense 72.0, 58.5 | not measured; the mechanism: chapter 08 |
@@ -948,8 +948,9 @@ if {"Fixed Random", "Vanilla"} <= bleu.keys():
 # Dense has 26.63 and Random 26.44 beside 26.62, but in SuperGLUE 58.46 and 51.17 beside 70.97.
 # *TaraSPande/synthesizer*, a public replication, has BLEU 27.01, 23.06 (Dense) and 21.09 (Random); it synthesizes
 # cross-attention too, which the paper advises against; on AG News all three are at 89 %. *Long Range Arena*: 52.88
-# in the mean, the Transformer 54.39. *MLP-Mixer* and *gMLP* are Random without the softmax, and *FNet* fixes the
-# map to a Fourier transform: the same question, asked of other models.
+# in the mean, the Transformer 54.39. *MLP-Mixer* is Random without the softmax, *gMLP*
+# multiplies by a learned mix of positions, *FNet* fixes the map to a Fourier transform: the same question, asked of
+# other models.
 #
 # So the paper and Narang agree: close in translation, behind where two texts must be compared. The replication, with
 # another cross-attention, does not find the first.
@@ -1017,7 +1018,8 @@ print(f"{training['steps']} steps of {training['batch']} windows, dropout {sizes
 # ### Stretch 13.5: a table that lies with true numbers
 #
 # *15 minutes, hard.* You get the losses of some variants at several learning rates, with several seeds. One of
-# them, the `loser`, is behind when everybody is at the own best rate and all seeds count. Report a table in which
+# them, the `loser`, is behind when everybody has its
+# own best rate and all seeds count. Report a table in which
 # it *wins*, and in which every number is true: choose **one** learning rate for all, and **one** set of seeds for
 # all, at least two. Nobody who sees your table can call it unfair.
 #

@@ -592,18 +592,18 @@ LYING = Exercise(
             "the loser has its own best rate and all seeds count; there it is behind.": OBVIOUS[0],
             "the rate and the seeds are the loser's lowest; others may be lower still with them.": OBVIOUS[1],
             "everybody has the best rate of the honest winner, and all seeds count.": OBVIOUS[2],
-            "the loser comes out as far behind as it can: the sign is the wrong way round.": OBVIOUS[3],
-            "a single seed decides; at least two are asked for.":
+            "with this choice the loser is the last of all: its mean is the highest.": OBVIOUS[3],
+            "fewer than two seeds decide; at least two are asked for.":
                 lambda losses, loser: (_winner(losses, loser)[0], _winner(losses, loser)[1][:1]),
-            "one seed stands twice in the list.":
+            "a seed stands in the list more than once.":
                 lambda losses, loser: (_winner(losses, loser)[0], _winner(losses, loser)[1][:1] * 2),
-            "the seeds are counted from 1; a list counts from 0.":
+            "a seed is none of the table: seeds are whole numbers, and the first is 0.":
                 lambda losses, loser: (_own_best(losses, loser), [seed + 1 for seed in _all_seeds(losses, loser)]),
-            "this is the position of a rate, not the rate.":
+            "the rate is none of the table; the position of a rate is not the rate.":
                 lambda losses, loser: (
                     list(losses[loser]).index(_winner(losses, loser)[0]), _winner(losses, loser)[1],
                 ),
-            "each variant has a rate of its own; one rate for all is asked for, and then seeds.":
+            "this is no pair of one rate for all variants and a list of seeds.":
                 lambda losses, loser: {name: _own_best(losses, name) for name in losses},
         },
     }),
