@@ -8,6 +8,8 @@ from statistics import mean
 import pytest
 
 from synth_lib.lab.runner import read_record
+from synth_lib.lab.suites import MAIN
+from synth_lib.lab.tuning import settled
 from synth_lib.text.corpora import DATA
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,3 +60,9 @@ def test_random_is_lower_than_vanilla_with_every_seed_and_behind_counting_as_the
     final, counted = losses_of("nanogpt", "final"), losses_of("nanogpt", "baseline")
     assert max(final["Random"]) < min(final["Vanilla"]) and min(final["Random"]) > counted["6-gram"][0]
     assert max(final["Dense"]) > min(final["Vanilla"]) and min(final["Dense"]) < max(final["Vanilla"])
+
+
+def test_none_of_the_three_had_settled_as_the_readme_says():
+    _, runs = read_record(DATA / "results" / "nanogpt.jsonl")
+    curves = [run["curve"] for run in runs if run["question"] == "final" and run["variant"] in MAIN]
+    assert len(curves) == 15 and not any(map(settled, curves))
