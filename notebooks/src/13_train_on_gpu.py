@@ -309,8 +309,10 @@ assert max(live_loss.values()) < counted["2-gram"][0]
 
 # %%
 # Output varies: curves and texts come from the training above.
+fig = loss_curves({variant: [record["curve"][1:]] for variant, record in records.items()}, references=references)
+fig.set_dpi(80)
 plots.show(
-    loss_curves({variant: [record["curve"][1:]] for variant, record in records.items()}, references=references),
+    fig,
     "the validation loss of both models against the training step, from step 100 on. Both fall steeply at first and "
     "then slowly. Three level lines are the losses of counts: the 2-gram highest, then the 3-gram, the 6-gram lowest.",
 )
@@ -388,8 +390,10 @@ for title, some in {
     "Vanilla and mixtures": [variant for variant in lm if variant == "Vanilla" or "+" in variant],
 }.items():
     if len(some) > 1:
+        fig = loss_curves({variant: curves[variant] for variant in some}, references=references)
+        fig.set_dpi(72)
         plots.show(
-            loss_curves({variant: curves[variant] for variant in some}, references=references),
+            fig,
             f"validation loss against the training step, {title}: {', '.join(some)}. A line is the mean of the seeds, "
             "a band runs from the lowest to the highest. Three level lines are counts: 2-gram, 3-gram, 6-gram.",
         )
