@@ -134,7 +134,7 @@ plots.show(
 # 1. **Long enough.** A model has *settled* if its validation loss falls by less than 1 % in the last fifth of the
 #    steps. Where Vanilla has not, the order is one of this length, and the text says so.
 # 2. **Equal tuning.** Each variant chooses its learning rate from the same three, on one seed and a third of the
-#    steps. If it has tables such as $R$, it also chooses the factor on their rate, from four.
+#    steps. If it has tables such as $R$, it also chooses the factor on their rate, from four: three tries more.
 # 3. **Fresh seeds, fresh text.** Choices are made on validation texts. The number that is told comes from test texts
 #    and from seeds that did not choose.
 # 4. **"Lower" means separated:** every seed of one below every seed of the other; or, with five seeds each, a
