@@ -246,7 +246,7 @@ def test_the_suites_are_those_that_there_are_in_the_order_of_worth(tmp_path, mon
     assert names == ["check", "speed", "nanogpt", "gpu", "dialogue"]
     monkeypatch.undo()
     names = [part.name for part in card._parts(tmp_path, "cpu", 1, tiny=False)]
-    assert {"nanogpt", "gpu", "gpu-why"} <= set(names) <= {"check", "speed", *card.WORTH}
+    assert {"nanogpt", "gpu"} <= set(names) <= {"check", "speed", *card.WORTH}
 
 
 def test_a_suite_in_stages_asks_for_what_follows(tmp_path):

@@ -1,7 +1,6 @@
-"""The exercises of chapter 13: a loss to compare with, orders, a test, the rate of R, histograms."""
+"""The exercises of chapter 13: counts that fall back, orders, a test, the rate of R, a table that lies."""
 
 import math
-from bisect import bisect_left, bisect_right
 from itertools import combinations, product
 from statistics import mean, median
 
@@ -9,11 +8,17 @@ import torch
 
 from synth_lib.checks.exercise import Exercise, mistakes
 
-UNIGRAM = "A loss to compare with"
-ORDER = "Exercise 13.2: score your prediction"
+COUNTS = "Exercise 13.1: counts that fall back"
+ORDER = "Exercise 13.2: score a prediction"
 LUCK = "Is a difference more than luck?"
 RATE = "Exercise 13.4: the rate that R needs"
-BINS = "Inside: how large are the weights?"
+LIE = "Stretch 13.5: a table that lies with true numbers"
+
+
+def _as_float(answer, **arguments):
+    """A number of numpy is a float, too."""
+    result = answer(**arguments)
+    return float(result) if isinstance(result, float) else result
 
 
 def _two_texts(draw):
@@ -31,7 +36,7 @@ def _two_texts(draw):
 
     train = seen + text(draw.integer(30, 35))
     valid = [train[-1], *text(draw.integer(11, 16)), missing]
-    return {"train": torch.tensor(train), "valid": torch.tensor(valid), "vocab": vocab}
+    return {"train": torch.tensor(train), "valid": torch.tensor(valid), "vocab": vocab, "k": draw.integer(3, 9)}
 
 
 def _pairs(tokens, vocab):
@@ -48,116 +53,117 @@ def _mean(logs, valid):
     return -logs[valid[:-1], valid[1:]].mean().item()
 
 
-def _bigram_in_loops(train, valid, vocab):
-    train, valid = train.tolist(), valid.tolist()
-    total = 0.0
+def _single(train, vocab):
+    return (torch.bincount(train, minlength=vocab).double() + 1) / (len(train) + vocab)
+
+
+def _backed(train, valid, vocab, k, pairs=None, single=None, sums=None):
+    """The table of logarithms; what is given stands in place of what is right."""
+    pairs = _pairs(train, vocab) if pairs is None else pairs
+    single = _single(train, vocab) if single is None else single
+    return ((pairs + k * single) / (pairs.sum(dim=1, keepdim=True) + k if sums is None else sums)).log()
+
+
+def _fallback(**changes):
+    """The right way, where changes, {name: function of the arguments}, replace a part of it."""
+    return lambda **inputs: _mean(
+        _backed(**inputs, **{name: change(**inputs) for name, change in changes.items()}), inputs["valid"]
+    )
+
+
+def _fallback_in_loops(train, valid, vocab, k):
+    train, valid, total = train.tolist(), valid.tolist(), 0.0
     for before, after in zip(valid[:-1], valid[1:], strict=True):
         both = sum(1 for pair in zip(train[:-1], train[1:], strict=True) if pair == (before, after))
-        total -= math.log((both + 1) / (train[:-1].count(before) + vocab))
+        often = (train.count(after) + 1) / (len(train) + vocab)
+        total -= math.log((both + k * often) / (train[:-1].count(before) + k))
     return total / (len(valid) - 1)
 
 
-def _unigram(train, valid, vocab):
-    counts = torch.bincount(train, minlength=vocab).double() + 1
-    return -(counts / counts.sum()).log()[valid[1:]].mean().item()
+def _fallback_by_entropy(train, valid, vocab, k):
+    return torch.nn.functional.cross_entropy(_backed(train, valid, vocab, k)[valid[:-1]], valid[1:]).item()
 
 
-def _bigram_with_sums_too_small(train, valid, vocab):
-    counts = _pairs(train, vocab)
-    return _mean(((counts + 1) / counts.sum(dim=1, keepdim=True).clamp(min=1)).log(), valid)
+def _by_loss(change):
+    """change(the right loss, the arguments)."""
+    return lambda **inputs: change(_fallback()(**inputs), inputs)
 
 
-def _bigram_with_sums_from_tokens(train, valid, vocab):
-    sums = torch.bincount(train, minlength=vocab)[:, None] + vocab
-    return _mean(((_pairs(train, vocab) + 1) / sums).log(), valid)
+def _of_all_rows(train, valid, vocab, k):
+    return -_backed(train, valid, vocab, k)[valid[:-1]][:, valid[1:]].mean().item()
 
 
-def _bigram_without_keepdim(train, valid, vocab):
-    counts = _pairs(train, vocab) + 1
-    return _mean((counts / counts.sum(dim=1)).log(), valid)
-
-
-def _bigram_of_columns(train, valid, vocab):
-    counts = _pairs(train, vocab) + 1
-    return _mean((counts / counts.sum(dim=0)).log(), valid)
-
-
-def _bigram_of_all_rows(train, valid, vocab):
-    logs = _logs(_pairs(train, vocab) + 1)
-    return -logs[valid[:-1]][:, valid[1:]].mean().item()
-
-
-def _bigram_log_of_mean(train, valid, vocab):
-    probabilities = _logs(_pairs(train, vocab) + 1).exp()
-    return -probabilities[valid[:-1], valid[1:]].mean().log().item()
+def _log_of_mean(train, valid, vocab, k):
+    return -_backed(train, valid, vocab, k).exp()[valid[:-1], valid[1:]].mean().log().item()
 
 
 BIGRAM = Exercise(
     key="13.1",
-    title="the bigram loss",
+    title="counts that fall back",
     name="bigram_loss",
-    minutes=12,
+    minutes=14,
     level="medium",
     inputs=_two_texts,
     returns="a float, in nats per token",
-    right=(
-        lambda train, valid, vocab: _mean(_logs(_pairs(train, vocab) + 1), valid),
-        _bigram_in_loops,
-        lambda train, valid, vocab: torch.nn.functional.cross_entropy(
-            (_pairs(train, vocab) + 1).log()[valid[:-1]], valid[1:]
-        ).item(),
-    ),
+    run=_as_float,
+    right=(_fallback(), _fallback_in_loops, _fallback_by_entropy),
     wrong=mistakes({
-        UNIGRAM: {
-            "the token before plays no part: this is the unigram loss, smoothed.": _unigram,
+        COUNTS: {
+            "the token before plays no part: this is the loss of single tokens.":
+                lambda train, valid, vocab, k: -_single(train, vocab).log()[valid[1:]].mean().item(),
+            "the extra counts are shared out evenly, not as the tokens are frequent.":
+                _fallback(single=lambda train, vocab, **_: torch.full((vocab,), 1 / vocab).double()),
+            "1 is added to each count, and k plays no part.":
+                lambda train, valid, vocab, k: _mean(_logs(_pairs(train, vocab) + 1), valid),
+            "each count gets k whole extra counts; a row has k of them in all.":
+                _fallback(
+                    pairs=lambda train, vocab, k, **_: _pairs(train, vocab) + k,
+                    single=lambda vocab, **_: torch.zeros(vocab),
+                    sums=lambda train, vocab, k, **_: _pairs(train, vocab).sum(dim=1, keepdim=True) + k * vocab,
+                ),
+            "k is added to the counts of a row but not to their sum, so a row sums to more than 1.":
+                _fallback(sums=lambda train, vocab, **_: _pairs(train, vocab).sum(dim=1, keepdim=True).clamp(min=1)),
+            "the extra counts follow the token before, not the one after.":
+                _fallback(single=lambda train, vocab, **_: _single(train, vocab)[:, None]),
             "the logarithm has base 2, so the unit is bits; nats need the natural logarithm.":
-                lambda train, valid, vocab: _mean(_logs(_pairs(train, vocab) + 1), valid) / math.log(2),
-            "this is the perplexity, e to the power of the loss.":
-                lambda train, valid, vocab: math.exp(_mean(_logs(_pairs(train, vocab) + 1), valid)),
-            "the losses are added up; per token means their mean.":
-                lambda train, valid, vocab: _mean(_logs(_pairs(train, vocab) + 1), valid) * (len(valid) - 1),
-            "the minus sign is missing: a loss is positive.":
-                lambda train, valid, vocab: -_mean(_logs(_pairs(train, vocab) + 1), valid),
-            "the pairs are counted in the text that is judged; only the training text may be counted.":
-                lambda train, valid, vocab: _mean(_logs(_pairs(valid, vocab) + 1), valid),
-            "the tokens of a pair are swapped: it predicts the token before from the one after.":
-                lambda train, valid, vocab: _mean(_logs(_pairs(train, vocab).T + 1), valid),
-            "a count is divided by all pairs, not by those that start with the same token.":
-                lambda train, valid, vocab: _mean(
-                    ((_pairs(train, vocab) + 1) / (_pairs(train, vocab) + 1).sum()).log(), valid
-                ),
-            "1 is added to each count but not to their sum, so a row sums to more than 1.": _bigram_with_sums_too_small,
-            "a pair that the training text lacks gets the probability 0; add 1 to every count.":
-                lambda train, valid, vocab: _mean(_logs(_pairs(train, vocab)), valid),
-            "a pair that comes more than once is counted once.":
-                lambda train, valid, vocab: _mean(_logs((_pairs(train, vocab) > 0) + 1.0), valid),
-            "the number of tokens is read off the largest token of a text, but it is the argument vocab.":
-                lambda train, valid, vocab: _bigram_in_loops(train, valid, int(train.max()) + 1),
-            "1 is added only for the tokens that occur in the training text; it should be for all of vocab.":
-                lambda train, valid, vocab: _bigram_in_loops(train, valid, len(train.unique())),
-            "the last token of the training text counts as the start of a pair, but nothing follows it.":
-                _bigram_with_sums_from_tokens,
-            "each column of the table is divided by the sum of a row; keep the axis of the sums.":
-                _bigram_without_keepdim,
-            "each column of the table sums to 1, but each row should.": _bigram_of_columns,
-            "the loss is measured on the training text, not on the other one.":
-                lambda train, valid, vocab: _mean(_logs(_pairs(train, vocab) + 1), train),
-            "the sum is divided by the number of tokens; the first one is not predicted.":
-                lambda train, valid, vocab: (
-                    _mean(_logs(_pairs(train, vocab) + 1), valid) * (len(valid) - 1) / len(valid)
-                ),
-            "every token before is combined with every token after; only neighbours are pairs.": _bigram_of_all_rows,
-            "this is the logarithm of the mean probability; the loss is the mean of the logarithms.":
-                _bigram_log_of_mean,
+                _by_loss(lambda loss, inputs: loss / math.log(2)),
             "the logarithm has base 10; nats need the natural logarithm.":
-                lambda train, valid, vocab: _mean(_logs(_pairs(train, vocab) + 1), valid) / math.log(10),
+                _by_loss(lambda loss, inputs: loss / math.log(10)),
+            "this is the perplexity, e to the power of the loss.": _by_loss(lambda loss, inputs: math.exp(loss)),
+            "the losses are added up; per token means their mean.":
+                _by_loss(lambda loss, inputs: loss * (len(inputs["valid"]) - 1)),
+            "the sum is divided by the number of tokens; the first one is not predicted.":
+                _by_loss(lambda loss, inputs: loss * (len(inputs["valid"]) - 1) / len(inputs["valid"])),
+            "the minus sign is missing: a loss is positive.": _by_loss(lambda loss, inputs: -loss),
+            "the pairs are counted in the text that is judged; only the training text may be counted.":
+                _fallback(pairs=lambda valid, vocab, **_: _pairs(valid, vocab)),
+            "the tokens of a pair are swapped: it predicts the token before from the one after.":
+                _fallback(pairs=lambda train, vocab, **_: _pairs(train, vocab).T),
+            "a count is divided by all pairs, not by those that start with the same token.":
+                _fallback(sums=lambda train, k, **_: len(train) - 1 + k),
+            "a pair that comes more than once is counted once.":
+                _fallback(pairs=lambda train, vocab, **_: (_pairs(train, vocab) > 0).double()),
+            "single tokens get no extra count, so one that training lacks has the probability 0.":
+                _fallback(single=lambda train, vocab, **_: torch.bincount(train, minlength=vocab) / len(train)),
+            "1 is added to the counts of single tokens but not to their sum.":
+                _fallback(
+                    single=lambda train, vocab, **_: (torch.bincount(train, minlength=vocab).double() + 1) / len(train)
+                ),
+            "the last token of the training text counts as the start of a pair, but nothing follows it.":
+                _fallback(sums=lambda train, vocab, k, **_: torch.bincount(train, minlength=vocab)[:, None] + k),
+            "each column of the table is divided by the sum of a row; keep the axis of the sums.":
+                _fallback(sums=lambda train, vocab, k, **_: _pairs(train, vocab).sum(dim=1) + k),
+            "the loss is measured on the training text, not on the other one.":
+                lambda **inputs: _mean(_backed(**inputs), inputs["train"]),
+            "every token before is combined with every token after; only neighbours are pairs.": _of_all_rows,
+            "this is the logarithm of the mean probability; the loss is the mean of the logarithms.": _log_of_mean,
         },
     }),
 )  # fmt: skip
 
 
 def _orders(draw):
-    """Six names and one more. Some pairs are clear, one touches; mean, lowest, highest and first loss order others."""
+    """Seven names and one more. Some pairs are clear, one touches; each wrong way to compare has other counts."""
     low = draw.integer(100, 120)
     losses = {
         "oak": [0, 4, 9],
@@ -166,22 +172,25 @@ def _orders(draw):
         "ash": [36, 34],
         "yew": [60, 70],
         "gum": [90, 58],  # its lowest loss is below those of yew
+        "fig": [62, 75],  # above yew seed by seed, but not clear
         "box": [1],
     }
     losses = {name: [(low + number) / 100 for number in numbers] for name, numbers in losses.items()}
     while True:
-        names = ["oak", "elm", "fir", "ash", "yew", "gum"]
-        predicted = [names.pop(draw.integer(0, len(names) - 1)) for _ in range(6)]
-        counts = [_pairs_of(predicted, losses, before) for before in (_below, *ONE_NUMBER.values())]
-        if len(set(counts)) == len(counts):
+        names = [name for name in losses if name != "box"]
+        predicted = [names.pop(draw.integer(0, len(names) - 1)) for _ in range(7)]
+        counts = [_pairs_of(predicted, losses, before) for before in (_below, *OTHER_WAYS.values())]
+        if len(set(counts)) == len(counts) and all(0 < wrong < clear for wrong, clear in counts):
             return {"predicted": predicted, "losses": losses}
 
 
-ONE_NUMBER = {  # wrong ways to say that one variant is below another
+OTHER_WAYS = {  # wrong ways to say that one variant is below another
     "mean": lambda a, b: sum(a) / len(a) < sum(b) / len(b),
     "lowest": lambda a, b: min(a) < min(b),
     "highest": lambda a, b: max(a) < max(b),
     "first": lambda a, b: a[0] < b[0],
+    "touch": lambda a, b: max(a) <= min(b),
+    "seed by seed": lambda a, b: all(one < other for one, other in zip(a, b, strict=False)),
 }
 
 
@@ -221,9 +230,9 @@ def _neighbours(predicted, losses):
 
 WRONG_PAIRS = Exercise(
     key="13.2",
-    title="score your prediction",
+    title="score a prediction",
     name="wrong_pairs",
-    minutes=10,
+    minutes=12,
     level="easy",
     inputs=_orders,
     returns="a tuple of two whole numbers",
@@ -231,15 +240,19 @@ WRONG_PAIRS = Exercise(
     wrong=mistakes({
         ORDER: {
             "the means are compared, so pairs that overlap are counted too.":
-                lambda predicted, losses: _pairs_of(predicted, losses, ONE_NUMBER["mean"]),
+                lambda predicted, losses: _pairs_of(predicted, losses, OTHER_WAYS["mean"]),
             "two variants that have one loss in common count as clear; below means below.":
-                lambda predicted, losses: _pairs_of(predicted, losses, lambda a, b: max(a) <= min(b)),
+                lambda predicted, losses: _pairs_of(predicted, losses, OTHER_WAYS["touch"]),
+            "seed is compared with seed; a pair is clear if every loss of one is below every loss of the other.":
+                lambda predicted, losses: _pairs_of(predicted, losses, OTHER_WAYS["seed by seed"]),
+            "every pair is looked at both ways round, so each clear one also counts as wrong.":
+                lambda predicted, losses: (_pairs_of(predicted, losses, _below)[1],) * 2,
             "only the lowest loss of each variant is compared, not all seeds.":
-                lambda predicted, losses: _pairs_of(predicted, losses, ONE_NUMBER["lowest"]),
+                lambda predicted, losses: _pairs_of(predicted, losses, OTHER_WAYS["lowest"]),
             "only the highest loss of each variant is compared, not all seeds.":
-                lambda predicted, losses: _pairs_of(predicted, losses, ONE_NUMBER["highest"]),
+                lambda predicted, losses: _pairs_of(predicted, losses, OTHER_WAYS["highest"]),
             "only the first seed is compared.":
-                lambda predicted, losses: _pairs_of(predicted, losses, ONE_NUMBER["first"]),
+                lambda predicted, losses: _pairs_of(predicted, losses, OTHER_WAYS["first"]),
             "names that are not predicted are counted too.":
                 lambda predicted, losses: _pairs_of(predicted, losses, _below, every=True),
             "each pair is counted twice.":
@@ -265,10 +278,13 @@ WRONG_PAIRS = Exercise(
 
 
 def _two_groups(draw):
+    """Two groups of losses, in both orders, and two of accuracies, among which many are equal."""
     few, many = 3, draw.integer(4, 5)
     low = [round(1.7 + draw.integer(0, 90) / 1000 + position / 7919, 6) for position in range(few)]
     high = [round(1.72 + draw.integer(0, 90) / 1000 + position / 6007, 6) for position in range(many)]
-    return draw.in_turn(({"a": low, "b": high}, {"a": high, "b": low}))
+    equal = [draw.integer(3, 5) / 8 for _ in range(few)]  # eighths: their sums are exact
+    others = [*equal[:2], *(draw.integer(3, 7) / 8 for _ in range(many - 2))]
+    return draw.in_turn(({"a": low, "b": high}, {"a": high, "b": low}, {"a": equal, "b": others}))
 
 
 def _share(a, b, counts, size=None):
@@ -280,6 +296,11 @@ def _share(a, b, counts, size=None):
         for chosen in combinations(positions, size or len(a))
     ]
     return sum(counted) / len(counted)
+
+
+def _equal_ones_once(a, b):
+    ways = list(combinations(sorted(set(a + b)), len(a)))
+    return sum(mean(group) <= mean(a) for group in ways) / max(1, len(ways))
 
 
 def _by_bits(a, b):
@@ -306,10 +327,11 @@ TEST = Exercise(
     key="13.3",
     title="a permutation test",
     name="permutation_test",
-    minutes=12,
+    minutes=10,
     level="medium",
     inputs=_two_groups,
     returns="a float, the p-value",
+    run=_as_float,
     right=(
         lambda a, b: _share(a, b, lambda group, rest: mean(group) <= mean(a)),
         _by_bits,
@@ -345,6 +367,7 @@ TEST = Exercise(
                     (_share(a, b, lambda g, r: mean(g) <= mean(a)) * math.comb(len(a + b), len(a)) + 1)
                     / (math.comb(len(a + b), len(a)) + 1)
                 ),
+            "equal losses are dealt as one; each is a result of its own.": _equal_ones_once,
             "the medians are compared, not the means.":
                 lambda a, b: _share(a, b, lambda group, rest: median(group) <= median(a)),
             "a loss can be dealt more than once; each goes to one group only.":
@@ -357,62 +380,87 @@ TEST = Exercise(
 
 
 def _training(draw):
-    steps = draw.integer(20, 40)
+    """A uniform start among two keys, another start among many, and one that has the weight already."""
+    keys = draw.integer(20, 60)
+    keys, start, weight = draw.in_turn((
+        (2, 0.5, draw.integer(60, 90) / 100),
+        (keys, draw.integer(8, 30) / 100, draw.integer(50, 90) / 100),
+        (keys, draw.integer(70, 80) / 100, draw.integer(40, 60) / 100),
+    ))  # fmt: skip
+    factors = [draw.integer(10, 100) / 100 for _ in range(draw.integer(20, 40))]
     return {
-        "weight": draw.integer(50, 90) / 100,
-        "keys": draw.integer(20, 60),
-        "learning_rate": draw.integer(3, 9) / 1000,
-        "factors": [draw.integer(10, 100) / 100 for _ in range(steps)],
-    }
+        "start": start, "weight": weight, "keys": keys, "learning_rate": draw.integer(3, 9) / 1000, "factors": factors,
+    }  # fmt: skip
 
 
-def _needed(weight, keys, learning_rate, factors, gap=None, both=2, total=None):
-    gap = math.log(weight * (keys - 1) / (1 - weight)) if gap is None else gap
-    return gap / (both * learning_rate * (sum(factors) if total is None else total))
+def _gap(weight, keys):
+    return math.log(weight * (keys - 1) / (1 - weight))
 
 
-def _needed_by_halving(weight, keys, learning_rate, factors):
+def _needed(start, weight, keys, learning_rate, factors, gap=None, both=2, total=None):
+    gap = _gap(weight, keys) - _gap(start, keys) if gap is None else gap
+    return max(0.0, gap / (both * learning_rate * (sum(factors) if total is None else total)))
+
+
+def _needed_by_gap(gap):
+    """gap: a function of the arguments, in place of the right one."""
+    return lambda **inputs: _needed(**inputs, gap=gap(inputs["start"], inputs["weight"], inputs["keys"]))
+
+
+def _needed_by_halving(start, weight, keys, learning_rate, factors):
     """Try factors, follow the training for each."""
 
     def reached(factor):
-        high = low = 0.0
+        high, low = _gap(start, keys), 0.0
         for of_step in factors:
             high += factor * learning_rate * of_step
             low -= factor * learning_rate * of_step
         return 1 / (1 + (keys - 1) * math.exp(low - high))
 
     low, high = 0.0, 1e4
+    if start >= weight:
+        return low
     for _ in range(200):
         middle = (low + high) / 2
         low, high = (low, middle) if reached(middle) >= weight else (middle, high)
     return high
 
 
+def _not_stopped_at_0(start, weight, keys, learning_rate, factors):
+    return (_gap(weight, keys) - _gap(start, keys)) / (2 * learning_rate * sum(factors))
+
+
 NEEDED = Exercise(
     key="13.4",
     title="the rate that R needs",
     name="needed_factor",
-    minutes=10,
+    minutes=13,
     level="medium",
     inputs=_training,
     returns="a float",
+    run=_as_float,
     right=(_needed, _needed_by_halving),
     wrong=mistakes({
         RATE: {
             "only the one score moves; the others of its row fall as well.": lambda **inputs: _needed(**inputs, both=1),
             "the learning rate is at its peak in every step; it follows the schedule.":
                 lambda **inputs: _needed(**inputs, total=len(inputs["factors"])),
-            "the gap forgets how many other keys share the rest of the weight.":
-                lambda **inputs: _needed(**inputs, gap=math.log(inputs["weight"] / (1 - inputs["weight"]))),
-            "all keys are counted as others; one of them is the key itself.":
-                lambda **inputs: _needed(
-                    **inputs, gap=math.log(inputs["weight"] * inputs["keys"] / (1 - inputs["weight"]))
-                ),
-            "the gap is not divided by what is left, 1 minus the weight.":
-                lambda **inputs: _needed(**inputs, gap=math.log(inputs["weight"] * (inputs["keys"] - 1))),
+            "the map is taken to start uniform; it starts with another weight.":
+                _needed_by_gap(lambda start, weight, keys: _gap(weight, keys)),
+            "the gaps at the start and at the end are added up.":
+                _needed_by_gap(lambda start, weight, keys: _gap(weight, keys) + _gap(start, keys)),
+            "the start and the end are swapped.":
+                _needed_by_gap(lambda start, weight, keys: _gap(start, keys) - _gap(weight, keys)),
+            "the logarithm is of the ratio of the weights; what moves is the gap between the scores.":
+                _needed_by_gap(lambda start, weight, keys: math.log(weight / start)),
+            "the difference of the weights is taken for that of the scores.":
+                _needed_by_gap(lambda start, weight, keys: weight - start),
+            "the fraction is negative where nothing has to move up; then the smallest factor is another.":
+                _not_stopped_at_0,
+            "a key that has to lose weight is treated as one that has to win as much.":
+                lambda **inputs: abs(_not_stopped_at_0(**inputs)),
             "this is the learning rate of R; asked is its factor on the learning rate.":
                 lambda **inputs: _needed(**inputs) * inputs["learning_rate"],
-            "the fraction is upside down.": lambda **inputs: 1 / _needed(**inputs),
             "the logarithm has base 2; a softmax has base e.": lambda **inputs: _needed(**inputs) / math.log(2),
             "the logarithm has base 10; a softmax has base e.": lambda **inputs: _needed(**inputs) / math.log(10),
             "this is the factor for getting there in a single step.":
@@ -428,100 +476,138 @@ NEEDED = Exercise(
 )  # fmt: skip
 
 
-def _bins(draw):
-    count = draw.integer(6, 9)
-    parts = [draw.integer(1, 99) for _ in range(count)]
-    edges = [round(0.01 * 1.9**position, 4) for position in range(count - 1)] + [1.0]
-    position = draw.integer(2, count - 3)
-    inside = round((edges[position] + edges[position - 1]) / 2, 4)
-    return {
-        "shares": [part / sum(parts) for part in parts],
-        "edges": edges,
-        "threshold": draw.in_turn((edges[position], inside)),
-    }
+def _means(losses, rate, seeds):
+    return {name: mean(by_rate[rate][seed] for seed in seeds) for name, by_rate in losses.items()}
 
 
-def _between(shares, edges, threshold, surely, possibly):
-    bins = range(1, len(edges))
-    return (
-        sum(shares[i] for i in bins if surely(edges[i - 1], edges[i], threshold)),
-        sum(shares[i] for i in bins if possibly(edges[i - 1], edges[i], threshold)),
-    )
+def _choices(losses, loser):
+    """Every (rate, seeds) with at least two seeds, the largest sets of seeds first."""
+    for rate, one in losses[loser].items():
+        for size in range(len(one), 1, -1):
+            for seeds in combinations(range(len(one)), size):
+                yield rate, list(seeds)
 
 
-def _surely(low, high, threshold):
-    return low >= threshold
+def _not_above(losses, loser, rate, seeds):
+    """How many of the others are as low as the loser or lower."""
+    means = _means(losses, rate, seeds)
+    return sum(means[name] <= means[loser] for name in losses if name != loser)
 
 
-def _possibly(low, high, threshold):
-    return high > threshold
+def _lead(losses, loser, rate, seeds):
+    means = _means(losses, rate, seeds)
+    return min(means[name] for name in losses if name != loser) - means[loser]
 
 
-def _by_search(shares, edges, threshold):
-    surely = bisect_left(edges, threshold)  # the bin that holds the threshold
-    possibly = bisect_right(edges, threshold)
-    return float(sum(shares[surely + 1 :])), float(sum(shares[possibly:]))
+def _own_best(losses, name):
+    """The rate with the lowest mean of all seeds."""
+    return min(losses[name], key=lambda rate: mean(losses[name][rate]))
 
 
-def _by_lines(shares, edges, threshold):
-    position = bisect_left(edges, threshold)
-    part = (edges[position] - threshold) / (edges[position] - edges[position - 1])
-    guess = sum(shares[position + 1 :]) + part * shares[position]
-    return guess, guess
+def _honest_winner(losses):
+    return min(losses, key=lambda name: mean(losses[name][_own_best(losses, name)]))
 
 
-def _by_weight(shares, edges, threshold):
-    """The share of the sum of the weights, not of their number."""
-    middles = [edges[0] / 2, *((low + high) / 2 for low, high in zip(edges[:-1], edges[1:], strict=True))]
-    parts = [share * middle for share, middle in zip(shares, middles, strict=True)]
-    return _between([part / sum(parts) for part in parts], edges, threshold, _surely, _possibly)
+def _all_seeds(losses, loser):
+    return list(range(len(losses[loser][_own_best(losses, loser)])))
 
 
-ABOVE = Exercise(
+def _its_lowest_two(losses, loser):
+    """The rate and the two seeds with the lowest losses of the loser, whatever the others have there."""
+    rate = min(losses[loser], key=lambda rate: sum(sorted(losses[loser][rate])[:2]))
+    return rate, sorted(range(len(losses[loser][rate])), key=losses[loser][rate].__getitem__)[:2]
+
+
+def _winner(losses, loser):
+    return next(choice for choice in _choices(losses, loser) if not _not_above(losses, loser, *choice))
+
+
+def _best_lead(losses, loser):
+    return max(_choices(losses, loser), key=lambda choice: _lead(losses, loser, *choice))
+
+
+OBVIOUS = (  # what one tries first, and what must not be enough
+    lambda losses, loser: (_own_best(losses, loser), _all_seeds(losses, loser)),
+    _its_lowest_two,
+    lambda losses, loser: (_own_best(losses, _honest_winner(losses)), _all_seeds(losses, loser)),
+    lambda losses, loser: min(_choices(losses, loser), key=lambda choice: _lead(losses, loser, *choice)),
+)
+
+
+def _trials(draw):
+    """Five variants at three rates. No obvious choice wins, and their numbers of lower variants differ."""
+    names, rates = ["Vanilla", "Dense", "Random", "Mixer", "Fourier"], [0.001, 0.002, 0.003]
+    loser = names[draw.integer(0, 4)]
+    while True:
+        losses = {
+            name: {rate: [1.6 + draw.integer(0, 400) / 1000 for _ in range(4)] for rate in rates} for name in names
+        }
+        others = [_not_above(losses, loser, *choose(losses, loser)) for choose in OBVIOUS]
+        if len(set(others)) == 4 and 0 not in others and any(
+            not _not_above(losses, loser, *choice) for choice in _choices(losses, loser)
+        ):
+            return {"losses": losses, "loser": loser}
+
+
+def _told(answer, losses, loser):
+    """What a reader of the table could object to."""
+    result = answer(losses=losses, loser=loser)
+    if not isinstance(result, (tuple, list)) or len(result) != 2:
+        return "no pair of a rate and seeds", -1
+    rate, seeds = result
+    if not isinstance(rate, float) or rate not in losses[loser]:
+        return "the rate is none of the table", -1
+    count = len(losses[loser][rate])
+    if not isinstance(seeds, (tuple, list, set, range)) or not all(
+        type(seed) is int and 0 <= seed < count for seed in seeds
+    ):
+        return "a seed is none of the table", -1
+    if len(set(seeds)) < len(seeds):
+        return "a seed counts twice", -1
+    if len(seeds) < 2:
+        return "fewer than two seeds", -1
+    return "true numbers", _not_above(losses, loser, rate, seeds)
+
+
+LYING = Exercise(
     key="13.5",
-    title="read a histogram",
-    name="share_above",
-    minutes=10,
-    level="medium",
-    inputs=_bins,
-    returns="a tuple of two floats",
-    right=(lambda shares, edges, threshold: _between(shares, edges, threshold, _surely, _possibly), _by_search),
+    title="a table that lies with true numbers",
+    name="lying_table",
+    minutes=15,
+    level="hard",
+    inputs=_trials,
+    returns="what the table is made of, how many others are as low as the loser or lower",
+    run=_told,
+    right=(
+        _winner,
+        _best_lead,
+        lambda losses, loser: next(
+            (rate, tuple(reversed(seeds)))
+            for rate, seeds in reversed(list(_choices(losses, loser)))
+            if not _not_above(losses, loser, rate, seeds)
+        ),
+    ),
     wrong=mistakes({
-        BINS: {
-            "the bin that the threshold cuts is left out of both shares.":
-                lambda **inputs: _between(**inputs, surely=_surely, possibly=_surely),
-            "the bin that the threshold cuts is counted in both shares.":
-                lambda **inputs: _between(**inputs, surely=_possibly, possibly=_possibly),
-            "the two shares are swapped: the smallest comes first.":
-                lambda **inputs: _between(**inputs, surely=_surely, possibly=_possibly)[::-1],
-            "at a threshold that is an edge, the bin that ends there is counted; none of it is above.":
-                lambda **inputs: _between(**inputs, surely=_surely, possibly=lambda low, high, at: high >= at),
-            "at a threshold that is an edge, the bin that starts there is left out; all of it is above.":
-                lambda **inputs: _between(**inputs, surely=lambda low, high, at: low > at, possibly=_possibly),
-            "these are the shares at or below the threshold.":
-                lambda shares, edges, threshold: tuple(
-                    1 - share for share in _between(shares, edges, threshold, _surely, _possibly)
+        LIE: {
+            "the loser has its own best rate and all seeds count; there it is behind.": OBVIOUS[0],
+            "the rate and the seeds are the loser's lowest; others may be lower still with them.": OBVIOUS[1],
+            "everybody has the best rate of the honest winner, and all seeds count.": OBVIOUS[2],
+            "with this choice the loser is the last of all: its mean is the highest.": OBVIOUS[3],
+            "fewer than two seeds decide; at least two are asked for.":
+                lambda losses, loser: (_winner(losses, loser)[0], _winner(losses, loser)[1][:1]),
+            "a seed stands in the list more than once.":
+                lambda losses, loser: (_winner(losses, loser)[0], _winner(losses, loser)[1][:1] * 2),
+            "a seed is none of the table: seeds are whole numbers, and the first is 0.":
+                lambda losses, loser: (_own_best(losses, loser), [seed + 1 for seed in _all_seeds(losses, loser)]),
+            "the rate is none of the table; the position of a rate is not the rate.":
+                lambda losses, loser: (
+                    list(losses[loser]).index(_winner(losses, loser)[0]), _winner(losses, loser)[1],
                 ),
-            "the last bin is counted twice.":
-                lambda shares, edges, threshold: (
-                    _between(shares, edges, threshold, _surely, _possibly)[0],
-                    sum(share for share, edge in zip(shares, edges, strict=True) if edge >= threshold) + shares[-1],
-                ),
-            "the bins are off by one: shares[i] is of the weights up to edges[i], not from edges[i] on.":
-                lambda shares, edges, threshold: (
-                    sum(share for share, edge in zip(shares, edges, strict=True) if edge >= threshold),
-                    sum(share for share, edge in zip(shares, edges[1:], strict=False) if edge > threshold),
-                ),
-            "the weights of the cut bin are taken as spread evenly; the histogram does not say so.": _by_lines,
-            "each weight counts by its size; asked is the share of their number.": _by_weight,
-            "the threshold is compared with the shares; it is a weight, so compare it with the edges.":
-                lambda shares, edges, threshold: (
-                    float(sum(share > threshold for share in shares)) / len(shares),
-                    float(sum(share >= threshold for share in shares)) / len(shares),
-                ),
+            "this is no pair of one rate for all variants and a list of seeds.":
+                lambda losses, loser: {name: _own_best(losses, name) for name in losses},
         },
     }),
 )  # fmt: skip
 
 
-EXERCISES = [BIGRAM, WRONG_PAIRS, TEST, NEEDED, ABOVE]
+EXERCISES = [BIGRAM, WRONG_PAIRS, TEST, NEEDED, LYING]

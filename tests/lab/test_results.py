@@ -1,0 +1,68 @@
+"""The numbers that the README prints are those of the records in data/results."""
+
+import json
+import re
+from pathlib import Path
+from statistics import mean
+
+import pytest
+
+from synth_lib.lab.runner import read_record
+from synth_lib.lab.suites import MAIN
+from synth_lib.lab.tuning import settled
+from synth_lib.text.corpora import DATA
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf8")
+SECTION = re.search(r"^## Train on your own hardware\n(.*?)^## ", README, re.M | re.S)[1]
+PUBLISHED = {"1.88", "1.4697"}  # by nanoGPT's README: no record of ours
+
+
+def losses_of(name, question):
+    """{variant: the test loss of each seed}."""
+    found = {}
+    for run in read_record(DATA / "results" / f"{name}.jsonl")[1]:
+        if run["question"] == question and run["status"] == "finished":
+            found.setdefault(run["variant"], []).append(run["metrics"]["test_loss"])
+    return found
+
+
+def speed(name, score):
+    record = json.loads((DATA / "results" / f"{name}.json").read_text())
+    return next(row["faster_than_sdpa"] for row in record["train"] if row["score"] == score)
+
+
+def sentences():
+    """What the README says with numbers. Where a record has grown, the assertion shows what to write now."""
+    final, counted = losses_of("nanogpt", "final"), losses_of("nanogpt", "baseline")
+    whole = {name: f"{name} {mean(losses):.2f} ({len(losses)} seeds)" for name, losses in final.items()}
+    live = losses_of("live", "live")
+    return [
+        f"Vanilla {live['Vanilla'][0]:.2f}, Factorized Random {live['Factorized Random'][0]:.2f}",
+        f"{whole['Random']}, {whole['Vanilla']}, {whole['Dense']}",
+        f"counting five characters {counted['6-gram'][0]:.3f}",
+        f"{speed('speed-h200', 'random'):.2f} times as fast on an H200",
+        f"{speed('speed-cpu', 'random'):.2f} times on one CPU core",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_the_readme_says_what_the_records_say(number):
+    assert sentences()[number] in " ".join(SECTION.split())
+
+
+def test_the_readme_has_no_other_number_with_a_point():
+    told = set(re.findall(r"\d+\.\d+", " ".join(sentences()))) | PUBLISHED
+    assert set(re.findall(r"\d+\.\d+", SECTION)) <= told
+
+
+def test_random_is_lower_than_vanilla_with_every_seed_and_behind_counting_as_the_readme_says():
+    final, counted = losses_of("nanogpt", "final"), losses_of("nanogpt", "baseline")
+    assert max(final["Random"]) < min(final["Vanilla"]) and min(final["Random"]) > counted["6-gram"][0]
+    assert max(final["Dense"]) > min(final["Vanilla"]) and min(final["Dense"]) < max(final["Vanilla"])
+
+
+def test_none_of_the_three_had_settled_as_the_readme_says():
+    _, runs = read_record(DATA / "results" / "nanogpt.jsonl")
+    curves = [run["curve"] for run in runs if run["question"] == "final" and run["variant"] in MAIN]
+    assert len(curves) == 15 and not any(map(settled, curves))
