@@ -66,19 +66,17 @@ def flow(score, reads):
         "X": (0, 1), f"S(X): {score}\nreads {reads or 'no token'}": (1.8, 2), "+ mask,\nsoftmax": (4.1, 2),
         "G(X):\nvalues": (1.8, 0), "weighted\nmeans": (5, 1), "Y": (6, 1),
     }  # fmt: skip
-    fig, axes = plt.subplots(figsize=(6.5, 2.2), layout="constrained")
-    drawn = []
+    drawn, area = [], {"xlim": (-0.3, 6.2), "ylim": (-0.5, 2.5), "frame_on": False, "xticks": [], "yticks": []}
+    fig, axes = plt.subplots(figsize=(6.5, 2.2), layout="constrained", subplot_kw=area)
     for text, place in boxes.items():
         style = {"boxstyle": "round,pad=0.5", "facecolor": COLOURS[3] if text.startswith("S(X)") else "white"}
         drawn.append(axes.text(*place, text, ha="center", va="center", fontsize=10, bbox=style))
-    for start, end in [(0, 3), (1, 2), (2, 4), (3, 4), (4, 5)] + [(0, 1)] * (reads is not None):
-        ends = {"patchA": drawn[start].get_bbox_patch(), "patchB": drawn[end].get_bbox_patch()}
-        style = {"arrowstyle": "-|>", "facecolor": "black", **ends}
-        axes.annotate("", drawn[end].get_position(), drawn[start].get_position(), arrowprops=style)
-    axes.text(3.3, 2.12, "scores", ha="center", fontsize=9)
+    for a, b in [(0, 3), (1, 2), (2, 4), (3, 4), (4, 5)] + [(0, 1)] * (reads is not None):
+        patches = {"patchA": drawn[a].get_bbox_patch(), "patchB": drawn[b].get_bbox_patch()}
+        arrow = {"arrowstyle": "-|>", "facecolor": "black", **patches}
+        axes.annotate("", drawn[b].get_position(), drawn[a].get_position(), arrowprops=arrow)
+    axes.text(3.1, 2.12, "scores", fontsize=9)
     axes.text(4.75, 1.6, "weights", fontsize=9)
-    axes.set(xlim=(-0.3, 6.2), ylim=(-0.5, 2.5))
-    axes.axis("off")
     return fig
 
 

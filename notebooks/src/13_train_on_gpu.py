@@ -6,7 +6,8 @@
 #
 # - **Before you start:** chapters [03](03_random.ipynb), [06](06_mixtures.ipynb) and [07](07_whole_models.ipynb): $R$
 #   and its learning rate, mixtures, language model and encoder-decoder. No GPU is needed.
-# - **Time:** about 100 minutes, 64 of them for the five exercises. One cell trains for one or two minutes.
+# - **Time:** about 85 minutes, 49 of them for the four exercises; the stretch exercise takes 15 more. One
+#   cell trains for one or two minutes.
 # - **Level:** medium.
 # - **Used today:** the rules of the comparison fit any new layer that you read about. Learned maps that read no token
 #   live on in mixers (MLP-Mixer, gMLP).

@@ -47,7 +47,7 @@ does not hold yet. Ctrl-C at any time."""
 
 SUITE_EXAMPLES = """examples:
   all runs of a suite that are not in its record yet, two at a time, in at most 5 minutes:
-    python -m synth_lib.lab suite laptop --out runs/laptop.jsonl --workers 2 --minutes 5"""
+    python -m synth_lib.lab suite live --out runs/live.jsonl --workers 2 --minutes 5"""
 
 PROBES = "Train the probes of chapter 08. A record gets every run that has ended; the same command does the others."
 
