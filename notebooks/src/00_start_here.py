@@ -73,8 +73,8 @@ print("sum   ", X[2] + new_sat)
 # %% [markdown]
 # The first number, "a thing", has grown: "sat" now carries some of "cat". But the second, its own "action", fell
 # from 0.8 to 0.24. Is "sat" still an action? In the mixture hardly: most of the weight went to "cat". A model
-# therefore *adds* the mixture to the old row, as in the last line: an action, and by a cat. This addition stands outside
-# the line that you will remember below; chapter 07 builds it.
+# therefore *adds* the mixture to the old row, as in the last line: an action, and by a cat. This addition stands
+# outside the line that you will remember below; chapter 07 builds it.
 
 # %% [markdown]
 # A **mask** forbids pairs. A model that writes text from left to right must not look at later words, for

@@ -820,8 +820,9 @@ plots.show(
 # %% [markdown]
 # **Dense knows places without being told.** "Look at position 1" is in its parameters; the dot product, without added
 # positions, gives "saw" the same result in both orders, and one of the two is wrong. **It cannot compare.** In the twin
-# task the row of Dense is the same, wherever the twin stands; that of the dot product turns with it. More training cannot help Dense: only the values that it mixes differ, and one linear layer
-# can make use of them for some nouns, never for all.
+# task the row of Dense is the same, wherever the twin stands; that of the dot product turns with it. More training
+# cannot help Dense: only the values that it mixes differ, and one linear layer can make use of them for some nouns,
+# never for all.
 #
 # ### Stretch 02.6: a rule with two sides
 #

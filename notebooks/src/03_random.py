@@ -815,9 +815,9 @@ def steps_needed(start, weight, learning_rate, factor):
 check("03.3", steps_needed)
 
 # %% [markdown] solution="03.3"
-# If you invented a length: do you need it? The gap of each weight is $\log \frac{w}{1 - w} + \log(l - 1)$, and in the difference of two gaps the length cancels:
-# what counts is how many times more than *all* others together a key gets. The second way asks nobody for a formula: it
-# moves two scores, step by step, until the weight is there.
+# If you invented a length: do you need it? The gap of each weight is $\log \frac{w}{1 - w} + \log(l - 1)$, and in
+# the difference of two gaps the length cancels: what counts is how many times more than *all* others together a key
+# gets. The second way asks nobody for a formula: it moves two scores, step by step, until the weight is there.
 
 # %% solution="03.3"
 def steps_counted(start, weight, learning_rate, factor):
@@ -881,8 +881,8 @@ for kind, answers in {"Parameter": (1, 1, 1), "buffer": (1, 1, 0), "plain tensor
 # ### Exercise 03.4: heads that learn, heads that stay
 #
 # *15 minutes, medium.* Some heads of a layer are Random, the others Fixed Random. An optimizer
-# trains the `parameters()` that it is given, unless `requires_grad` is False, each as a whole. Weight decay moves even a
-# number whose gradient is 0.
+# trains the `parameters()` that it is given, unless `requires_grad` is False, each as a whole. Weight decay moves
+# even a number whose gradient is 0.
 
 # %% exercise="03.4" points=2
 class RandomScores(nn.Module):
