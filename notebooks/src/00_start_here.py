@@ -9,7 +9,9 @@
 # - **Level:** easy.
 #
 # The page is made of text and code. Click on a code cell and press **Shift+Enter**: it runs, and its output appears
-# below it. The first one is folded: it is the set-up, run it in every chapter; you need not read it. Should a cell
+# below it. The first one is folded: it is the set-up, run it in every chapter; you need not read it. The outputs are
+# stored below the cells. To guess before you look, hide them all now: *Clear Outputs of All Cells* (JupyterLab) or
+# *Clear all outputs* (Colab) in the menu *Edit*. Should a cell
 # fail, [Does everything work?](#Does-everything-work?) finds out what is missing.
 
 # %% [markdown]
@@ -71,7 +73,8 @@ print("sum   ", X[2] + new_sat)
 # %% [markdown]
 # The first number, "a thing", has grown: "sat" now carries some of "cat". But the second, its own "action", fell
 # from 0.8 to 0.24. Is "sat" still an action? In the mixture hardly: most of the weight went to "cat". A model
-# therefore *adds* the mixture to the old row, as in the last line: an action, and by a cat.
+# therefore *adds* the mixture to the old row, as in the last line: an action, and by a cat. This addition stands
+# outside the line that you will remember below; chapter 07 builds it.
 
 # %% [markdown]
 # A **mask** forbids pairs. A model that writes text from left to right must not look at later words, for
@@ -97,7 +100,8 @@ print(f"sum  {masked_weights.sum():.2f}")
 #
 # - `X` are the tokens, a row each. `Y` are the tokens after the step, in the same positions.
 # - `S(X)` are the scores: a row for each query, a column for each key. S stands for *synthesize*.
-# - `mask` is minus infinity for forbidden pairs and 0 for the others. The softmax works on each row.
+# - `mask` is minus infinity for forbidden pairs and 0 for the others. (In code a mask is True where a pair is allowed
+#   and False where not; it is turned into these numbers.) The softmax works on each row.
 # - `G(X)` are the **values**: what a token gives when another attends to it. So far this was `X` itself;
 #   later it is `X` times a matrix that the model learns.
 #
@@ -225,100 +229,6 @@ compare_guess(my_guess, changed_rows)
 # - You want to know what a variable holds: add a cell and print it. You cannot break anything.
 
 # %% [markdown]
-# ### Does everything work?
-#
-# The next two cells, folded, look at each thing that the series needs: Python and packages that others wrote, the
-# library of this series, the texts, and the *device*, the chip that computes. You need not read their code.
-
-# %% fold=true
-# @title Look at Python and at the packages
-import importlib
-import re
-import sys
-
-PYTHON = "3.11"
-NEEDED = {"torch": "2.6", "numpy": "1.26", "einops": "0.8", "matplotlib": "3.9",
-          "tqdm": "4.66", "tokenizers": "0.20", "IPython": "7.34"}
-
-
-def older(installed, needed):
-    """Compare the first two numbers: "2.13.0+cpu" is newer than "2.6"."""
-    installed, needed = ([int(number) for number in re.findall(r"\d+", text)[:2]] for text in (installed, needed))
-    return installed < needed
-
-
-def python_line(installed=sys.version):
-    if older(installed, PYTHON):
-        return f"FIX   Python is {installed.split()[0]}, but must be {PYTHON} or newer: install a newer Python"
-    return "ok    Python"
-
-
-def package_line(name, needed):
-    repair = f'run  pip install "{name}>={needed}"  where Jupyter runs, then restart the kernel'
-    try:
-        installed = importlib.import_module(name).__version__
-    except Exception as error:
-        return f"FIX   {name} cannot be imported ({error}): {repair}"
-    return f"FIX   {name} is {installed}, too old: {repair}" if older(installed, needed) else f"ok    {name}"
-
-# %% fold=true
-# @title Look at the library, the texts and the device
-def library_line():
-    try:
-        importlib.import_module("synth_lib.attention")
-    except Exception as error:
-        return f"FIX   synth_lib cannot be imported ({error}): run the first code cell and do what it says"
-    return "ok    synth_lib"
-
-
-def data_line():
-    try:
-        data = importlib.import_module("synth_lib.text.corpora")
-        for split in ("train", "valid", "test"):
-            data.load_text(split)  # reads the file and compares its checksum
-    except Exception as error:
-        return f"FIX   data: {error}"
-    return "ok    data"
-
-
-def find_device():
-    import torch  # here, so that this cell runs where torch is missing
-    return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-
-
-def device_line():
-    try:
-        torch = importlib.import_module("torch")
-        total = torch.ones(6, 8, device=find_device()).sum().item()
-    except Exception as error:
-        return f"FIX   device: it does not compute ({error}): update its driver, or go on in Colab"
-    return "ok    device" if total == 48 else f"FIX   device: it adds 48 ones to {total}: restart the machine"
-
-# %% [markdown]
-# Now ask them. Every line says `ok`, or `FIX` and what to do.
-
-# %%
-lines = [python_line()]
-lines += [package_line(name, needed) for name, needed in NEEDED.items()]
-lines += [library_line(), data_line(), device_line()]
-print("\n".join(lines))
-all_is_well = all(line.startswith("ok") for line in lines)
-print("\nAll is well: go on." if all_is_well else "\nDo what the first FIX line says, then start afresh.")
-
-# %% [markdown]
-# What would a bad line look like? Ask for a package that does not exist:
-
-# %%
-print(package_line("no_such_package", needed="1.0"))
-
-# %% [markdown]
-# The last cell of this section shows what your machine has. The device `cpu` is enough.
-
-# %%
-# Output varies: versions and device are those of the machine.
-print("Python", sys.version.split()[0], "| torch", torch.__version__, "| device", find_device())
-
-# %% [markdown]
 # ## einops in ten minutes
 #
 # Code for attention moves axes around all the time, and it is easy to move the wrong one. So this series
@@ -328,9 +238,7 @@ print("Python", sys.version.split()[0], "| torch", torch.__version__, "| device"
 # Our tensor for practice has six tokens again, and eight features. We count from 0, as Python does. The
 # numbers say where they stand: 47 is feature 7 of token 4, and 3 is feature 3 of token 0.
 #
-# For each cell: **predict the shape first**, then look. The outputs are stored below the cells. To hide them
-# all, choose *Clear Outputs of All Cells* (JupyterLab) or *Clear all outputs* (Colab) in the menu *Edit*,
-# then run each cell once you have predicted.
+# For each cell: **predict the shape first**, then run it.
 
 # %%
 tokens = torch.tensor([[10 * token + feature for feature in range(8)] for token in range(6)])
@@ -794,7 +702,8 @@ print("turned", reduce(turned, "query key -> query", "sum"))
 # A sentence has five different words in any order. Behind it stands a question: which word is at place 0, 1, 2, 3
 # or 4? The answer is that word.
 
-# %%
+# %% fold=true
+# @title Sentences, questions and answers, as numbers
 vocabulary = "cat dog hat mat ran rat sat saw".split()
 places = 5
 questions = [f"{place}?" for place in range(places)]
@@ -822,7 +731,8 @@ for place in range(places):
 # mixture that stands at the question comes one number for each word of the vocabulary: the largest is the answer. A
 # mask forbids everybody to look at the question, so its mixture is made of the five words alone.
 
-# %%
+# %% fold=true
+# @title The model: rows for words and questions, one layer of attention, a number for each word
 from torch import nn
 from torch.nn import functional as F
 
@@ -923,6 +833,100 @@ for name, model in models.items():
 #
 # **Why** can one S do what another cannot? How much must S see, and what does that cost? That is the question of the
 # series.
+
+# %% [markdown]
+# ## Does everything work?
+#
+# The next two cells, folded, look at each thing that the series needs: Python and packages that others wrote, the
+# library of this series, the texts, and the *device*, the chip that computes. You need not read their code.
+
+# %% fold=true
+# @title Look at Python and at the packages
+import importlib
+import re
+import sys
+
+PYTHON = "3.11"
+NEEDED = {"torch": "2.6", "numpy": "1.26", "einops": "0.8", "matplotlib": "3.9",
+          "tqdm": "4.66", "tokenizers": "0.20", "IPython": "7.34"}
+
+
+def older(installed, needed):
+    """Compare the first two numbers: "2.13.0+cpu" is newer than "2.6"."""
+    installed, needed = ([int(number) for number in re.findall(r"\d+", text)[:2]] for text in (installed, needed))
+    return installed < needed
+
+
+def python_line(installed=sys.version):
+    if older(installed, PYTHON):
+        return f"FIX   Python is {installed.split()[0]}, but must be {PYTHON} or newer: install a newer Python"
+    return "ok    Python"
+
+
+def package_line(name, needed):
+    repair = f'run  pip install "{name}>={needed}"  where Jupyter runs, then restart the kernel'
+    try:
+        installed = importlib.import_module(name).__version__
+    except Exception as error:
+        return f"FIX   {name} cannot be imported ({error}): {repair}"
+    return f"FIX   {name} is {installed}, too old: {repair}" if older(installed, needed) else f"ok    {name}"
+
+# %% fold=true
+# @title Look at the library, the texts and the device
+def library_line():
+    try:
+        importlib.import_module("synth_lib.attention")
+    except Exception as error:
+        return f"FIX   synth_lib cannot be imported ({error}): run the first code cell and do what it says"
+    return "ok    synth_lib"
+
+
+def data_line():
+    try:
+        data = importlib.import_module("synth_lib.text.corpora")
+        for split in ("train", "valid", "test"):
+            data.load_text(split)  # reads the file and compares its checksum
+    except Exception as error:
+        return f"FIX   data: {error}"
+    return "ok    data"
+
+
+def find_device():
+    import torch  # here, so that this cell runs where torch is missing
+    return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def device_line():
+    try:
+        torch = importlib.import_module("torch")
+        total = torch.ones(6, 8, device=find_device()).sum().item()
+    except Exception as error:
+        return f"FIX   device: it does not compute ({error}): update its driver, or go on in Colab"
+    return "ok    device" if total == 48 else f"FIX   device: it adds 48 ones to {total}: restart the machine"
+
+# %% [markdown]
+# Now ask them. Every line says `ok`, or `FIX` and what to do.
+
+# %%
+lines = [python_line()]
+lines += [package_line(name, needed) for name, needed in NEEDED.items()]
+lines += [library_line(), data_line(), device_line()]
+print("\n".join(lines))
+all_is_well = all(line.startswith("ok") for line in lines)
+print("\nAll is well: go on." if all_is_well else "\nDo what the first FIX line says, then start afresh.")
+
+# %% [markdown]
+# What would a bad line look like? Ask for a package that does not exist:
+
+# %%
+print(package_line("no_such_package", needed="1.0"))
+
+# %% [markdown]
+# The last cell shows what your machine has. The device `cpu` is enough.
+
+# %%
+# Output varies: versions and device are those of the machine.
+print("Python", sys.version.split()[0], "| torch", torch.__version__, "| device", find_device())
 
 # %% [markdown]
 # ## Three sentences to keep

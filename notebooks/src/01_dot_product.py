@@ -439,6 +439,8 @@ for d_head in (4, 16, 64, 256):
 #
 # ### What the softmax does with large scores
 #
+# With large scores one key takes all, and then no score moves any weight: nothing is learned about where to look.
+#
 # A softmax looks at differences. A score that is 10 above the others gets nearly all the weight: `exp(10)` is
 # about 22,000. Here are six queries and keys with `d_head` = 256:
 
@@ -465,9 +467,10 @@ print("rows with a weight above 0.9:", (both.amax(dim=-1) > 0.9).sum(dim=-1).tol
 #
 # How much does a weight move when its own score is raised a little? For one score $s$ against all the others, whose
 # exponentials add up to some number $c$, the weight is $w = e^s / (e^s + c)$. Its *slope*, the derivative by $s$, is
-# $w - w^2 = w (1 - w)$ (the quotient rule; $c$ stays). Measured and by the formula, for four weights:
+# $w - w^2 = w (1 - w)$ (the quotient rule; $c$ stays). The folded cell measures it, for four weights.
 
-# %%
+# %% fold=true
+# @title The slope of four weights, measured and by the formula
 print("weight   measured   w (1 - w)")
 for w in (0.5, 0.9, 0.99, 0.999):
     pair = torch.tensor([w, 1 - w], dtype=torch.float64).log()  # the softmax of two logarithms gives w back
@@ -505,13 +508,14 @@ agree(by_torch, w.diag() - w[:, None] * w)  # w[j] on the diagonal, minus w[j] *
 #
 # ## What the map depends on
 #
-# Replace "dog" by "cat". There are 36 scores and 36 weights. How many of each move? Write down what you expect; the
-# answer comes at the end of this section.
+# Replace "dog" by "cat". There are 36 scores and 36 weights. How many of each move? Write down what you expect, then
+# run the folded cell.
 
 # %%
 my_guess = {"scores that move": None, "weights that move": None}  # two numbers, each at most 36
 
-# %%
+# %% fold=true
+# @title How far each score and each weight moves, and your guess beside it
 other_words = "the cat saw a small bird".split()
 other_x = axes(embed(other_words), "length d_model", "other_x")
 other_scores = scores_with_matmul(other_x, W_query, W_key)
@@ -528,6 +532,10 @@ plots.show(
     "its largest change is black, so compare within a row only. Left, the scores: a cross of row 1 and column 1, "
     "all else is white. Right, the weights: every row has grey cells outside of column 1.",
 )
+compare_guess(my_guess, {
+    "scores that move": int((score_change > 1e-4).sum()),
+    "weights that move": int((weight_change > 1e-4).sum()),
+})
 
 # %% [markdown]
 # - **Row 1** moves, because the query of token 1 is a new one.
@@ -557,15 +565,11 @@ print("score (2, 5) depends on the tokens ", tokens_behind(jacobian[2, 5]))
 print("weight (2, 5) depends on the tokens", tokens_behind(jacobian_weights[2, 5]))
 
 # %% fold=true
-# @title The same for all 36 pairs, and your prediction
+# @title The same for all 36 pairs
 for i in range(6):
     for j in range(6):
         assert tokens_behind(jacobian[i, j]) == {i, j}
         assert tokens_behind(jacobian_weights[i, j]) == set(range(6))
-compare_guess(my_guess, {
-    "scores that move": int((score_change > 1e-4).sum()),
-    "weights that move": int((weight_change > 1e-4).sum()),
-})
 
 # %% [markdown]
 # The paper says it in Table 1: the dot product is conditioned on all tokens $X_j$, it *interacts*, and it is
@@ -935,8 +939,8 @@ for batch, length, d_model, head in [(1, 6, 12, 3), (2, 6, 12, 3), (2, 6, 12, 4)
 # %% [markdown]
 # ### Is it "O(d³)"?
 #
-# You may read on a slide that the dot product costs $O(d^3)$: double $d$, and the work grows eightfold. Ask the
-# counter, instead of the slide. First the comparison alone, then the projections, each with one size doubled:
+# If it were, twice the $d$ would be eight times the work. Ask the counter: the comparison alone, then the projections,
+# each with one size doubled:
 
 # %%
 def counted_parts(length, d_model):
@@ -1060,7 +1064,8 @@ print_rows(["before", "after"], torch.stack([y[2], swapped_y[2]]))
 
 # %% [markdown]
 # The same. "saw" looks at "dog" with the same weight, because the score knows the two words and nothing of their
-# positions. Who saw whom is lost.
+# positions. Who saw whom is lost. This is the 0.2 of `share_right(train("dot_product"))` in chapter 00: there nothing
+# told the places apart either, so five questions about one sentence could not get five answers.
 #
 # It holds for every order and every token. Shuffle the tokens, and the map is shuffled the same way, rows and
 # columns; each result follows its token. The word for this is *equivariant*. Compare with the `y` above:
@@ -1378,8 +1383,8 @@ check("01.6", hidden_keys)
 # </details>
 # <details><summary>Hint 2: only three win, but not two</summary>
 #
-# Three points that win are the corners of a triangle, with all others inside. What becomes of the triangle if you
-# press one corner flat?
+# Three points that win are the corners of a triangle, with all others inside, however thin it is. What becomes of the
+# triangle if you press one corner quite flat?
 #
 # </details>
 

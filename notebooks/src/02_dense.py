@@ -82,6 +82,8 @@ x = axes(embed(words), "length d_model", "x")
 #
 # $$F(X_i) = W_2 \,\mathrm{relu}(W_1 X_i + b_1) + b_2 \tag{2}$$
 #
+# Unlike the dot product of 01, Dense does not divide its scores by $\sqrt{d_\text{head}}$.
+#
 # A softmax turns each row of scores into weights that sum to 1, and the weights average the values $G(X)$:
 #
 # $$Y = \mathrm{softmax}(B)\, G(X) \tag{3}$$
@@ -248,7 +250,8 @@ for name, F in {"without relu": without_relu, "with relu": dense_scores}.items()
     print(f"{name:12}: {int(agreeing.sum())} pairs look at the same position, {elsewhere} of their middles elsewhere")
 
 # %% [markdown]
-# The stretch exercise at the end builds such a dent.
+# Without the relu it is 0, and must be, for any parameters. With it some dents are there, although these parameters
+# were drawn and nobody asked for dents. The stretch exercise at the end builds one on purpose.
 #
 # ## From scores to the result
 #
@@ -272,12 +275,13 @@ plots.show(
 # ## What moves when one token changes
 #
 # Replace "dog" by "cat". How many of the six rows of the map move, how many weights in its other rows, and how many
-# rows of the result $Y$? Write it down; the answer comes behind the picture.
+# rows of the result $Y$? Write it down, then run the two cells below.
 
 # %%
 my_guess = {"rows of the map": None, "weights in the other rows": None, "rows of Y": None}
 
-# %%
+# %% fold=true
+# @title How much each weight changes, as a picture
 other_words = "the cat saw a small bird".split()
 other_x = axes(embed(other_words), "length d_model", "other_x")
 other_weights = dense_scores(other_x, W1, b1, W2, b2).softmax(dim=-1)
@@ -288,7 +292,8 @@ plots.show(
     "every other row is white.",
 )
 
-# %%
+# %% fold=true
+# @title Your guess beside what came out
 other_y = other_weights @ (other_x @ G)
 rows = change.amax(dim=1) > 1e-6
 compare_guess(my_guess, {
@@ -615,6 +620,8 @@ for sentence in ("bird the a bird dog saw".split(), "bird the a dog saw bird".sp
 # *15 minutes, medium.* Write the tool that would have told you all this: for any score function, the table of
 # which row depends on which token. You can differentiate, or change one token at a time and compare. The check has
 # functions that do not notice some ways to change a token: scores may read differences, squares or directions alone.
+# If you change numbers, change every one by about 1, as the docstring says: after a tiny change a real dependence looks
+# like rounding.
 
 # %% exercise="02.5" points=3
 def depends_on(score, x):
@@ -704,6 +711,9 @@ for tokens, kind in ((torch.rand(4, 5), "numbers between 0 and 1"), (torch.randn
             rows = F(tokens).softmax(dim=-1) @ v
             closer += int((rows.amax(dim=0) - rows.amin(dim=0)).max() < (rows - v.mean(dim=0)).abs().max())
         print(f"{kind:23}, {'with' if bias else 'without'} biases: {closer}")
+
+# %% [markdown]
+# With both causes it is the rule, with neither the exception: it tells of the start and of the tokens, not of Dense.
 
 # %% [markdown]
 # ## The same as the library's layer
@@ -804,11 +814,15 @@ plots.show(
 )
 
 # %% [markdown]
+# Where the dot product is dark at *the other noun*, it looks away from the twin. A head may learn either: to the twin,
+# or away from it. Both tell where the twin is, since only two places are left.
+
+# %% [markdown]
 # **Dense knows places without being told.** "Look at position 1" is in its parameters; the dot product, without added
 # positions, gives "saw" the same result in both orders, and one of the two is wrong. **It cannot compare.** In the twin
-# task the row of Dense is the same, wherever the twin stands; that of the dot product turns to the twin, or away from
-# it, which tells as much. More training cannot help Dense: only the values that it mixes differ, and one linear layer
-# can make use of them for some nouns, never for all.
+# task the row of Dense is the same, wherever the twin stands; that of the dot product turns with it. More training
+# cannot help Dense: only the values that it mixes differ, and one linear layer can make use of them for some nouns,
+# never for all.
 #
 # ### Stretch 02.6: a rule with two sides
 #

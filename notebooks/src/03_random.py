@@ -220,6 +220,9 @@ score = OnlyR(R[None])
 map_change = (score(other_x[None]).softmax(dim=-1) - score(x[None]).softmax(dim=-1))[0].abs()
 y_change = (weights @ (other_x @ G) - y).abs()
 
+moved = {name: (change > 1e-6).any(dim=1) for name, change in zip(my_guess, (map_change, y_change), strict=True)}
+compare_guess(my_guess, {name: int(rows.sum()) for name, rows in moved.items()})
+
 # %% [markdown]
 # One change proves little. The *Jacobian* of chapter 02 holds the derivative of each score by each input number. In
 # words, Table 1 of the paper: Random is *conditioned on* nothing, and *global*, one map for all samples.
@@ -229,8 +232,6 @@ library_random = Random(d_model=12, head=1, max_length=6)
 jacobian = torch.autograd.functional.jacobian(lambda x: library_random(x[None])[0, 0], x)
 jacobian = axes(jacobian, "query key length d_model", "jacobian")
 print("derivatives that are not 0:", int((jacobian != 0).sum()), "of", jacobian.numel())
-moved = {name: (change > 1e-6).any(dim=1) for name, change in zip(my_guess, (map_change, y_change), strict=True)}
-compare_guess(my_guess, {name: int(rows.sum()) for name, rows in moved.items()})
 
 # %% [markdown]
 # Nothing moves in the map. The result moves everywhere, because position 1 now gives another value. The sentence
@@ -603,18 +604,13 @@ gradients_of = {
     "1 and -1 in turn": [1.0, -1.0] * 50,
     "growing": [1.1**step for step in range(100)],
 }
-distances = {name: moved_by_adam(gradients) for name, gradients in gradients_of.items()}
+compare_guess(my_distances, {name: moved_by_adam(gradients) for name, gradients in gradients_of.items()})
 
 # %% [markdown]
 # If the gradient has been $c$ for a while, then $m = c$ and $\sqrt{v} = |c|$, and the fraction is 1 or -1.
 # **So a step is about as long as the learning rate, however large or small the gradient is.** If the gradient
 # keeps changing its sign, $m$ is small and the step is shorter. Steps are longer only while a gradient grows: $v$
 # remembers for longer, and lags behind.
-
-# %%
-compare_guess(my_distances, distances)
-
-# %% [markdown]
 # ### How far a score must travel
 #
 # A number that a linear layer computes is a sum: of 64 products, say. If each of its 64 parameters moves by a step in
@@ -755,7 +751,8 @@ def train_reverser(factor, steps=200):
 # %%
 my_factors = {"factor 1": None, "factor 10": None, "factor 30": None}  # yes or no
 
-# %%
+# %% fold=true
+# @title Train with three factors: the losses
 runs = {}
 for factor in (1, 10, 30):
     runs[f"factor {factor}"] = train_reverser(factor)
@@ -766,7 +763,8 @@ plots.show(
     "the end, with 30 sooner.",
 )
 
-# %%
+# %% fold=true
+# @title The maps after training
 end_maps = torch.stack([model.attention.score.R.detach()[0].softmax(dim=-1) for model, _ in runs.values()])
 end_maps = Axes(head=3, length=32)(end_maps, "head query key", "end_maps")
 positions = [str(position) if position % 10 == 0 else "" for position in range(32)]
@@ -799,7 +797,7 @@ compare_guess(my_factors, {name: weight > 0.5 for name, weight in right_key.item
 # ### Exercise 03.3: how many steps at least
 #
 # *12 minutes, medium.* The same prediction for a row that does not start uniform: training, or a hand-made
-# start, has already brought the wanted key to some weight. The length is not given. Do you need it?
+# start, has already brought the wanted key to some weight. The length is not given.
 
 # %% exercise="03.3" points=2
 def steps_needed(start, weight, learning_rate, factor):
@@ -817,9 +815,9 @@ def steps_needed(start, weight, learning_rate, factor):
 check("03.3", steps_needed)
 
 # %% [markdown] solution="03.3"
-# The gap of each weight is $\log \frac{w}{1 - w} + \log(l - 1)$, and in the difference of two gaps the length cancels:
-# what counts is how many times more than *all* others together a key gets. The second way asks nobody for a formula: it
-# moves two scores, step by step, until the weight is there.
+# If you invented a length: do you need it? The gap of each weight is $\log \frac{w}{1 - w} + \log(l - 1)$, and in
+# the difference of two gaps the length cancels: what counts is how many times more than *all* others together a key
+# gets. The second way asks nobody for a formula: it moves two scores, step by step, until the weight is there.
 
 # %% solution="03.3"
 def steps_counted(start, weight, learning_rate, factor):
@@ -882,8 +880,9 @@ for kind, answers in {"Parameter": (1, 1, 1), "buffer": (1, 1, 0), "plain tensor
 #
 # ### Exercise 03.4: heads that learn, heads that stay
 #
-# *15 minutes, medium.* Some heads of a layer are Random, the others Fixed Random. An optimizer trains whatever
-# `parameters()` lists, with weight decay, and that moves a number even when its gradient is 0.
+# *15 minutes, medium.* Some heads of a layer are Random, the others Fixed Random. An optimizer
+# trains the `parameters()` that it is given, unless `requires_grad` is False, each as a whole. Weight decay moves
+# even a number whose gradient is 0.
 
 # %% exercise="03.4" points=2
 class RandomScores(nn.Module):

@@ -443,7 +443,7 @@ def _mask_inputs(draw):
 
 def _small_mask():
     allowed = torch.tensor([[True, False, False], [False, False, False], [True, True, False]])
-    return {"scores": torch.zeros(1, 1, 3, 3), "allowed": allowed.reshape(1, 1, 3, 3)}
+    return {"scores": torch.full((1, 1, 3, 3), 100.0), "allowed": allowed.reshape(1, 1, 3, 3)}  # exp(100) is infinite
 
 
 def _masked_lowest(scores, allowed):
@@ -530,12 +530,13 @@ MASKED_WEIGHTS = Exercise(
             "the exponential of a large score is infinite, that of a very low one is 0; the NaN that come of it are "
             "made 0.":
                 lambda scores, allowed: _exponentials_alone(scores, allowed).nan_to_num(0.0),
-            "the largest score of a row is subtracted, also where it is forbidden: the allowed ones vanish beside it.":
+            "the forbidden scores still take part before they are removed; where one is by far the largest, nothing is "
+            "left, and 0 / 0 is NaN.":
                 lambda scores, allowed: (
                     _exponentials_alone(scores - scores.amax(dim=-1, keepdim=True), allowed)
                 ),
-            "the softmax runs over all keys first, and what is left is shared out; where a forbidden key takes all, "
-            "nothing is left.":
+            "the forbidden scores still take part before they are removed; where one is by far the largest, nothing is "
+            "left to share out.":
                 _late_and_shared_out,
             "the rows of tokens that nobody may look at are emptied too; such a token, a filler, may look itself.":
                 lambda scores, allowed: (
@@ -947,6 +948,9 @@ def _facts_of_keys(answer, length):
     return dict(zip(names, (kind, same, large, winners), strict=True))
 
 
+HIDDEN = "Stretch 01.6: tokens that nobody can look at"
+
+
 def _on_a_line(length):
     return torch.stack([torch.arange(length), torch.zeros(length)], dim=1)
 
@@ -978,15 +982,17 @@ HIDDEN_KEYS = Exercise(
         lambda length: torch.tensor([[0.0, 1.5**i] for i in range(length)]).flip(0),
     ),
     wrong=mistakes({
-        EQUATIONS: {
+        HIDDEN: {
             "every key can win: each is the farthest in some direction.": _on_a_circle,
             "all but one can win.": lambda length: torch.cat([torch.zeros(1, 2), _on_a_circle(length - 1)]),
             "all but two can win.":
                 lambda length: torch.cat([torch.tensor([[0, 0], [0.1, 0.2]]), _on_a_circle(length - 2)]),
-            "three can win, as the corners of a triangle do; one of them can still be hidden.":
+            "three can win, as the corners of a triangle do, also of a thin one; one of them can still be hidden.":
                 lambda length: _inside([[0.0, 5], [5, -4], [-5, -4]], length),
             "four can win, as the corners of a square do.":
                 lambda length: _inside([[5.0, 5], [5, -5], [-5, -5], [-5, 5]], length),
+        },
+        EQUATIONS: {
             "all keys are the same: there are only ties.": lambda length: torch.ones(length, 2),
             "one key stands twice or more.":
                 lambda length: torch.cat([torch.zeros(2, 2), _on_a_line(length)[2:]]),

@@ -389,10 +389,12 @@ SAVED_MAPS = Exercise(
                 ).relu()[..., : x.shape[1]].softmax(dim=-1),
             "there is a second relu, on the scores; scores may be negative.":
                 _of_scores(lambda scores, length: scores.relu()[..., :length].softmax(dim=-1)),
-            "the scores are divided by the root of d_head, as for the dot product; equation (2) is not.":
+            "the scores are divided by the root of d_head, as for the dot product; Dense does not divide.":
                 lambda x, hidden_weight, hidden_bias, weight, bias: _saved(
                     x, hidden_weight, hidden_bias, weight / sqrt(weight.shape[1]), bias / sqrt(weight.shape[1])
                 ),
+            "the products with W2 are divided by the root of d_head, as for the dot product; Dense does not divide.":
+                _with(weight=lambda W: W / sqrt(W.shape[1])),
             "queries and keys are swapped in the map: a row should belong to a token that attends.":
                 lambda **given: _saved(**given).mT,
             "queries and keys are swapped in the scores, before the softmax.":

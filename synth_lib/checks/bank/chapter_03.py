@@ -130,6 +130,10 @@ NEWEST_TOKENS = Exercise(
             "the first new token looks at position 0 alone, the second at two positions, and so on.":
                 _newest(lambda R, i, key, query: R[:, i, : i - key + query + 1].softmax(dim=-1)),
             "a token does not look at itself.": _newest(lambda R, i, key, query: R[:, i, :i].softmax(dim=-1)),
+            "a token does not look at itself, and the first of the text looks nowhere: 0 / 0 is NaN.":
+                lambda R, value, query: (
+                    _masked(R, value.shape[2], diagonal=0).softmax(dim=-1)[:, value.shape[2] - query :] @ value
+                ),
             "a token also looks at the one after it.":
                 _newest(lambda R, i, key, query: R[:, i, : min(i + 2, key)].softmax(dim=-1)),
             "these are the results of all tokens, also of those that are not new.":
@@ -626,7 +630,9 @@ RANDOM_STATE = Exercise(
         STATE: {
             "R is a plain tensor: nobody saves, moves or trains it.":
                 _kept(lambda module, R, fixed: setattr(module, "R", R)),
-            "all heads are trained, also those that should stay.": _kept(_store()),
+            "every head is trained, also those that should stay.": _kept(_store()),
+            "every head is trained, in one parameter that shares its memory with the R that was given.":
+                _kept(_store(R=lambda R, fixed: R)),
             "no head is trained: R is a buffer as a whole, or something cuts its gradient off.":
                 _kept(lambda module, R, fixed: module.register_buffer("R", R.clone())),
             "the heads that should stay get no gradient, but they are in a parameter, and weight decay moves them.":
