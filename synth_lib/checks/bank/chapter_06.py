@@ -30,9 +30,9 @@ EXERCISE_NOBODY = "Stretch 06.5: the position that nobody wants"
 
 
 # 06.1. As many keys as queries, so that a sum along the queries fits. One part is shared by the batch. Parts forbid
-# positions, and one row is forbidden whole by two of them together. In the row before it each part all but insists on a
-# position of its own, so that the products sum to less than 0.000001: a floor under that sum is found out. In turn the
-# batch, the heads and no axis are 1.
+# positions, and one row is forbidden whole by two of them together. In the row before it the two parts with the
+# largest alphas all but insist on different positions, so that the products sum to far less than 0.000001: a floor
+# under that sum is found out. In turn the batch, the heads and no axis are 1.
 
 
 def _mixed_inputs(draw):
@@ -50,11 +50,12 @@ def _mixed_inputs(draw):
     scores[0][:, :, -1, 0] = 1.0
     scores[1][:, :, -1, 0] = float("-inf")
     logits = draw.normal(number)
-    while logits.softmax(dim=0).max() > 0.7:  # one part alone would decide the row of small products
+    while (second := logits.softmax(dim=0).sort().values[-2].item()) < 0.32:  # no weight and no product becomes 0
         logits = draw.normal(number)
-    for n, score in enumerate(scores):
+    for score in scores:
         score[:, :, -2] *= 0.1
-        score[:, :, -2, n] = 17 / (1 - float(logits.softmax(dim=0).max()))  # the largest product is about exp(-17)
+    for n in logits.topk(2).indices.tolist():
+        scores[n][:, :, -2, n] = 17 / second  # the largest product is below exp(-17)
     return {"maps": [score.softmax(dim=-1) for score in scores], "logits": logits}
 
 
