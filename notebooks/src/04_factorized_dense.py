@@ -68,7 +68,8 @@ x = axes(draw(0, 6, 12, high=2), "length d_model", "x")
 # %% [markdown]
 # ## The equations
 #
-# Two functions of token $i$ write two short lists, of $a$ and of $b$ numbers, where $a\,b = l$:
+# Two functions of token $i$ write two short lists, of $a$ and of $b$ numbers, where $a\,b = l$ (what `tile` and
+# `repeat` in the table stand for is explained below):
 #
 # $$A_i,\ B_i = F_A(X_i),\ F_B(X_i) \tag{5}$$
 #
@@ -95,7 +96,7 @@ plots.show(
 # > equation (5) on $B$ is the second short output, and the scores are $C$.
 #
 # > **Two stretchings, one word.** Version 1 calls both $H$ "tiling". Read so, products get lost whenever $a$
-# > and $b$ have a common divisor: you will count them. Here **A is tiled and B is repeated**, and all $a\,b$
+# > and $b$ have a common divisor above 1: you will count them. Here **A is tiled and B is repeated**, and all $a\,b$
 # > products appear. A later survey by the paper's first author says "tile and repeat", too. The axes are called
 # > so, `tile` and `repeat`.
 #
@@ -151,13 +152,14 @@ print(rearrange(picture, "repeat tile -> (repeat tile)"))
 # %% [markdown]
 # We call this table the *picture* of the row. Position $j$ stands in its row `j // a` and column `j % a`.
 # Every row of the picture is a multiple of $A$, every column one of $B$. A table like that, not all zeros, has
-# *rank* 1: the rank says how many outer products you must add up to get the table. One number of $A$ moves a
+# *rank* 1: the rank is the fewest outer products that add up to the table. One number of $A$ moves a
 # column, here every second position; one of $B$ moves a row, a block of neighbours.
 #
 # ### Exercise 04.1: a layer with another order
 #
-# *10 minutes, easy.* Somebody's layer *repeats A and tiles B*: all products, at other positions. Make its scores
-# comparable with yours. You have its finished rows, not $A$ and $B$.
+# *10 minutes, easy.* Somebody's layer *repeats A and tiles B*: all products, at other positions. The axis names stay
+# with $A$ and $B$: `tile` is still the axis of $A$. Make its scores comparable with yours. You have its finished
+# rows, not $A$ and $B$.
 
 # %% exercise="04.1" points=1
 def our_order(scores, a):
@@ -279,8 +281,8 @@ plots.show(
 )
 
 # %% [markdown]
-# The square cases, which save most, are the worst. Without a common divisor, as in our 2 × 3, two tiles reach
-# everything at other positions: **there a count finds no mistake, a comparison of values does.**
+# The square cases, which save most, are the worst. Without a common divisor above 1, as in our 2 × 3, two
+# tiles reach everything at other positions: **there a count finds no mistake, a comparison of values does.**
 #
 # ### Exercise 04.2: how many products does this code reach?
 #
@@ -319,7 +321,9 @@ check("04.2", count_pair_by_pair)
 # %% [markdown]
 # <details><summary>Hint 1: where do I start?</summary>
 #
-# How did the primes above tell which two numbers had met? What would have happened with 1, 2 and 2, 4, 6?
+# How did the primes above tell which two numbers had met? What would have happened with 1, 2 and 2, 4, 6? There
+# is a second way, without clever numbers: ask for one pair at a time. With which two lists is the row 0 wherever
+# another pair stands?
 #
 # </details>
 # <details><summary>Hint 2: my count is too small</summary>
@@ -394,7 +398,13 @@ def scores_with_einsum(x, *parameters):
     products = einsum(A, B, "query tile, query repeat -> query repeat tile")
     return rearrange(products, "query repeat tile -> query (repeat tile)")
 
+
+A, B = short_outputs(x, *parameters)
+products = axes(einsum(A, B, "query tile, query repeat -> query repeat tile"), "query repeat tile", "products")
+
 # %% [markdown]
+# Six tokens, and for each a picture of three rows of two.
+#
 # ### As a module
 
 # %%
@@ -569,7 +579,7 @@ check("04.3", scores_at_after_all)
 # ### Parameters
 #
 # $W_1$ has $d \cdot d$ numbers, the two short layers $d \cdot a$ and $d \cdot b$. Dense has $d \cdot l$ in
-# their place. All pairs of factors of 36, counted in the library's modules without biases:
+# their place. All pairs of factors of 36, up to their order, counted in the library's modules without biases:
 
 # %%
 def count(module):
@@ -593,12 +603,12 @@ plots.show(
 # is fixed. The library takes it if you name none. But a prime has one pair, 1 and $l$:
 
 # %%
-for l in (256, 257, 258, 260, 263):
+for l in (256, 257, 258, 260, 263, 264):
     pair = FactorizedDense(d_model=1, head=1, max_length=l)
     print(f"l {l} = {pair.a:2} x {pair.b:3}: {pair.a + pair.b:3} outputs for each token, Dense {l}")
 
 # %% [markdown]
-# You are free here: `max_length` only has to be *at least* your longest sentence.
+# You are free here: `max_length` only has to be *at least* your longest sentence. For 263 words take 264.
 #
 # ### One hidden layer, two, or none
 #

@@ -693,7 +693,7 @@ PAIR_FACTORS = Exercise(
                 lambda wanted: (1000 * _pair_waves(len(wanted), (1,))[wanted[:, 0]], _pair_waves(len(wanted), (1,))),
             "only the second key gets the weight.":
                 lambda wanted: (1000 * _pair_waves(len(wanted), (1,))[wanted[:, 1]], _pair_waves(len(wanted), (1,))),
-            "a row has one column for each position; at most four are allowed.": _pair_one_hot,
+            "the factors have more than four columns; at most four are allowed.": _pair_one_hot,
         },
         BEST: {
             "this is the best table of rank 4, by squared differences; attention asks for the highest scores.":

@@ -30,7 +30,9 @@ EXERCISE_NOBODY = "Stretch 06.5: the position that nobody wants"
 
 
 # 06.1. As many keys as queries, so that a sum along the queries fits. One part is shared by the batch. Parts forbid
-# positions, and one row is forbidden whole by two of them together. In turn the batch, the heads and no axis are 1.
+# positions, and one row is forbidden whole by two of them together. In the row before it the two parts with the
+# largest alphas all but insist on different positions, so that the products sum to far less than 0.000001: a floor
+# under that sum is found out. In turn the batch, the heads and no axis are 1.
 
 
 def _mixed_inputs(draw):
@@ -47,7 +49,14 @@ def _mixed_inputs(draw):
     scores[0][:, :, -1, 1:] = float("-inf")  # the last row: part 0 sees position 0 alone, and part 1 forbids it
     scores[0][:, :, -1, 0] = 1.0
     scores[1][:, :, -1, 0] = float("-inf")
-    return {"maps": [score.softmax(dim=-1) for score in scores], "logits": draw.normal(number)}
+    logits = draw.normal(number)
+    while (second := logits.softmax(dim=0).sort().values[-2].item()) < 0.32:  # no weight and no product becomes 0
+        logits = draw.normal(number)
+    for score in scores:
+        score[:, :, -2] *= 0.1
+    for n in logits.topk(2).indices.tolist():
+        scores[n][:, :, -2, n] = 17 / second  # the largest product is below exp(-17)
+    return {"maps": [score.softmax(dim=-1) for score in scores], "logits": logits}
 
 
 def _mix(scores, alphas):
@@ -62,11 +71,11 @@ def _map_of(mixed, dim=-1):
     return mixed.softmax(dim=dim).nan_to_num(0.0)
 
 
-def _mixed_product(maps, logits):
+def _mixed_product(maps, logits, floor=1e-30, added=0.0):
     total = 1
     for alpha, weights in zip(logits.softmax(dim=0), maps, strict=True):
         total = total * weights**alpha
-    return total / total.sum(dim=-1, keepdim=True).clamp(min=1e-30)
+    return total / (total.sum(dim=-1, keepdim=True).clamp(min=floor) + added)
 
 
 def _mixed_logarithms(maps, logits):
@@ -125,7 +134,7 @@ MIXED_MAP = Exercise(
                 _mixed_with(lambda logits: torch.ones(len(logits)) / len(logits)),
         },
         LITERAL: {
-            "the parts are added without alphas, and the logits are not used.":
+            "the parts are added without alphas: no logit is used, or all cancel when a row is divided by its sum.":
                 _mixed_with(lambda logits: torch.ones(len(logits))),
         },
         SUM: {
@@ -157,6 +166,12 @@ MIXED_MAP = Exercise(
                 lambda maps, logits: _mix(_logarithms(maps), logits.softmax(dim=0)).softmax(dim=-1),
             "a row in which everything is forbidden gets equal weights.":
                 lambda maps, logits: _mix(_logarithms(maps), logits.softmax(dim=0)).clamp(min=-1e9).softmax(dim=-1),
+            "the sum of a row is kept from falling below 0.001, but products can be smaller where parts disagree.":
+                lambda maps, logits: _mixed_product(maps, logits, floor=1e-3),
+            "the sum of a row is kept from falling below 0.000001, but products can be smaller where parts disagree.":
+                lambda maps, logits: _mixed_product(maps, logits, floor=1e-6),
+            "0.000001 is added to the sum of a row; where parts disagree, the sum itself can be smaller than that.":
+                lambda maps, logits: _mixed_product(maps, logits, added=1e-6),
         },
     }),
 )  # fmt: skip
@@ -345,6 +360,10 @@ def _behind_a_layer_norm(x):
     return _dot_product(torch.nn.functional.layer_norm(x, x.shape[-1:]))
 
 
+def _behind_a_rounded_layer_norm(x):
+    return _dot_product(torch.nn.functional.layer_norm(x, x.shape[-1:]).round(decimals=1))
+
+
 def _differences_of_the_numbers(x):
     return _every_key((x.diff(dim=-1) * torch.arange(1, x.shape[-1])).sum(dim=-1))
 
@@ -364,7 +383,7 @@ FAMILY = (
     _changes_cancel, _only_key_1, _only_diagonal, _only_up, _only_down, _sentence_up, _sentence_down,
     _quiet, _trembling, _rounding, _token_0_alone, _above_the_limit, _above_the_limit_on_large_scores,
     _below_the_limit, _one_entry, _rounded_dot_product, _rounded_dense, _detached, _highest_key,
-    _behind_a_layer_norm, _differences_of_the_numbers, _direction_alone, _size_alone,
+    _behind_a_layer_norm, _behind_a_rounded_layer_norm, _differences_of_the_numbers, _direction_alone, _size_alone,
 )  # fmt: skip
 
 
@@ -382,6 +401,10 @@ def _for_each(answer, score, x, other):
     for name in ("dot_product", "dense", "random"):
         row = answer(score=score[name], x=x[:, -1:].clone(), other=other[:, -1:].clone())
         rows[f"{name}, sentences of one token"] = _named(row)
+    for n, numbers in ((1, "zeros"), (2, "ones")):  # the only token that this function reads
+        name, plain = f"first_row_reads_token_{n}", x.clone()
+        plain[:, n] = n - 1
+        rows[f"{name}, which is all {numbers}"] = _named(answer(score=score[name], x=plain, other=other))
     return rows
 
 
@@ -497,7 +520,7 @@ def _row_in_loops(score, x, other):
     own = others = False
     for n in range(x.shape[1]):
         moved = x.clone()
-        moved[0, n] = 3 - 2 * moved[0, n]
+        moved[0, n] = 0.4 - 2 * moved[0, n]  # a token of zeros or ones changes, too
         for i in range(x.shape[1]):
             if not torch.allclose(score(moved)[:, :, i], score(x)[:, :, i], rtol=0, atol=1e-5):
                 own, others = own or i == n, others or i != n
@@ -582,9 +605,9 @@ TABLE_ROW = Exercise(
             "only the last token is changed; rows that read another token seem to read nothing.":
                 _row_with(_reads_tokens(slice(-1, None))),
             "only row 0 is watched; another row may move.": _row_with(_only_row_0),
-            "only the first number of a token is changed; a score may read another one.":
+            "some numbers of the token are not changed, the last one among them; a score may read that one alone.":
                 _row_with(lambda score, x: _reads(score, x, change=_add_to(slice(0, 1)))),
-            "only the last number of a token is changed; a score may read another one.":
+            "some numbers of the token are not changed, the first one among them; a score may read that one alone.":
                 _row_with(lambda score, x: _reads(score, x, change=_add_to(slice(-1, None)))),
             "only head 0 is watched.": _row_with(lambda score, x: _changes(score, x)[:1].abs().amax(dim=(0, 2)) > 1e-5),
             "only key 0 of each row is watched.":
@@ -638,6 +661,12 @@ TABLE_ROW = Exercise(
             "differently.": _row_by_allclose(),
             "every number of the token changes by the same amount; a score behind a layer norm does not see that.":
                 _row_with(lambda score, x: _reads(score, x, change=_add_to(slice(None)))),
+            "every number of the token changes by the same large amount; a layer norm leaves only rounding of it.":
+                _row_with(lambda score, x: _reads(score, x, change=_add_to(slice(None), 1000.0))),
+            "the token becomes all zeros; one that is so already does not change.":
+                _row_with(lambda score, x: _reads(score, x, change=_made_by(torch.zeros_like))),
+            "the token becomes all ones; one that is so already does not change.":
+                _row_with(lambda score, x: _reads(score, x, change=_made_by(torch.ones_like))),
             "the token is multiplied by a number; a score that looks at its direction alone does not see that.":
                 _row_with(lambda score, x: _reads(score, x, change=_made_by(lambda token: 2 * token))),
             "the token gets the opposite sign; a score that looks at its size alone does not see that.":

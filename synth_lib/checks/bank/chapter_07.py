@@ -1166,6 +1166,8 @@ def _clue(R, moved):
     diagonals = [flipped.diagonal(k) for k in range(1 - len(R), len(R))]
     if all((numbers - numbers[0]).abs().max() < 1e-6 for numbers in diagonals):
         return "sum of positions"
+    if all((R.diagonal(k) - R.diagonal()[:-1]).abs().max() < 1e-6 for k in (-1, 1)):
+        return "neighbours"
     if (R - R.T).abs().max() < 1e-6:
         return "symmetric"
     steps = R[1:] - R[:-1]
@@ -1255,6 +1257,8 @@ TABLE = Exercise(
                 lambda max_length: _table_of_offsets(max_length).masked_fill(_offsets(max_length) > 0, -1e4),
             "some rows hardly tell their words apart: the numbers lie too close together.":
                 lambda max_length: -0.02 * _offsets(max_length).abs(),
+            "in a text of two words all weights are equal: a word and its neighbour have the same number.":
+                lambda max_length: (_offsets(max_length).abs() <= 1).float(),
             "the numbers rise by so much from column to column that one word takes nearly all.":
                 lambda max_length: 3.0 * torch.arange(max_length).float().repeat(max_length, 1),
         },
