@@ -357,11 +357,13 @@ def test_stated_property_holds_and_is_named_when_broken(exercise, property_, see
             assert (
                 property_.broken(lambda changed, answer=answer: answer(**changed), arguments, result, expected) is None
             )
-    verdict = check(exercise.key, breaking(exercise, property_), seed=seed)
-    assert verdict.status == "wrong"
+    # One of three seeds: a first trial with an axis of 1, or of equal results, does not show what an answer reads.
+    verdicts = [check(exercise.key, breaking(exercise, property_), seed=one) for one in range(seed, seed + 3)]
+    assert {verdict.status for verdict in verdicts} == {"wrong"}
     words = {"RowsSumTo1": "sums to", "ZeroOutside": "is False there"}.get(type(property_).__name__)
-    assert (words or f" of {property_.argument}, but should depend on ") in verdict.message, verdict
-    assert words or f"the result of {property_.name} " in verdict.message
+    named = words or f"the result of {property_.name} "
+    reads = words or f" of {property_.argument}, but should depend on "
+    assert any(named in verdict.message and reads in verdict.message for verdict in verdicts), verdicts
 
 
 HOLLOW = {  # answers that call the library instead of building what the exercise asks for
@@ -409,15 +411,14 @@ def test_chapter_shows_title_minutes_and_level(exercise):
     assert f"{exercise.minutes} minutes" in below and exercise.level in below
 
 
-NUMBERS = "zero one two three four five six".split()
-
-
 @pytest.mark.parametrize("chapter", [pytest.param(one, id=f"chapter_{one}") for one in sorted(CHAPTERS)])
 def test_chapter_says_the_minutes_of_its_exercises_and_of_its_stretch(chapter):
-    *usual, stretch = [exercise.minutes for exercise in EXERCISES if exercise.key[:2] == chapter]
-    said = f"minutes, {sum(usual)} of them for the {NUMBERS[len(usual)]} exercises; "
-    said += f"the stretch exercise takes {stretch} more"
-    assert said in " ".join(markdown(chapter)[0].split())
+    """To five minutes, so that an exercise can be added without an edit of the title."""
+    minutes = {exercise.key: exercise.minutes for exercise in EXERCISES if exercise.key[:2] == chapter}
+    (stretch,) = re.findall(r"^### Stretch (\S+):", "\n".join(markdown(chapter)), flags=re.M)
+    title = " ".join(markdown(chapter)[0].split())
+    said = re.search(r"minutes, (\d+) of them .*; the stretch exercise takes (\d+) more", title)
+    assert int(said[2]) == minutes.pop(stretch) and abs(int(said[1]) - sum(minutes.values())) <= 5
 
 
 @every_exercise

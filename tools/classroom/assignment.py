@@ -24,7 +24,7 @@ from synth_lib import checks  # noqa: E402
 from tools.build_notebooks import STUB, build, colab_address, read_source  # noqa: E402
 from tools.classroom import course as courses  # noqa: E402
 
-OF_BASELINES = ("scikit-learn", "sacrebleu")  # packages that synth_lib.text.baselines alone needs
+OF_BASELINES = ("scikit-learn", "sacrebleu")  # for these functions alone; scikit-learn brings scipy
 CONFIG = f"""c = get_config()
 c.CourseDirectory.course_id = "synthesizers"
 c.ClearSolutions.code_stub = {{"python": "{STUB}"}}
@@ -82,7 +82,8 @@ def requirements(course):
     """What a student installs: the lower bounds of the library and of JupyterLab, and what these chapters need."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]
     wanted = [*project["dependencies"], *project["optional-dependencies"]["notebooks"]]
-    if not any("synth_lib.text.baselines" in text for chapter in course.chapters.values() for text in chapter.lesson):
+    lesson = "\n".join(text for chapter in course.chapters.values() for text in chapter.lesson)
+    if not re.search(r"\b(copy_nearest|bleu|tfidf_logistic_regression|scipy)\b", lesson):
         wanted = [package for package in wanted if not package.startswith(OF_BASELINES)]
     return "\n".join(wanted) + "\n"
 

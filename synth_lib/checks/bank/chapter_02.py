@@ -833,15 +833,15 @@ def _tokens_astray(answer, limit):
     parameters = answer(limit=limit)
     kind, astray, ties = _describe(parameters), [None, None, None], None
     if kind == FOUR:
-        W1, b1, W2, b2 = (part.detach() for part in parameters)
+        W1, b1, W2, b2 = (part.detach().double() for part in parameters)  # rounding must not break a tie
         ties, ends = 0, [(-limit + 0.01, limit - 0.01), (-20.0, -limit - 0.01), (limit + 0.01, 20.0)]
         for part, (begin, end) in enumerate(ends):
-            first = torch.linspace(begin, end, 41)
-            x = torch.cartesian_prod(first, torch.tensor(OTHERS))
+            first = torch.linspace(begin, end, 41, dtype=torch.float64)
+            x = torch.cartesian_prod(first, torch.tensor(OTHERS, dtype=torch.float64))
             scores = (x @ W1 + b1).relu() @ W2 + b2
-            wanted, unwanted = scores[:, int(part > 0)], scores[:, int(part == 0)]
-            astray[part] = int((wanted < unwanted).sum())
-            ties += int((wanted == unwanted).sum())
+            ahead = scores[:, int(part > 0)] - scores[:, int(part == 0)]
+            astray[part] = int((ahead < -1e-6).sum())
+            ties += int((ahead.abs() <= 1e-6).sum())
     return {
         "what is returned": kind,
         "tokens near 0 that look at position 1": astray[0],
