@@ -1,5 +1,6 @@
 """The exercises of chapter 01: dot-product attention, its heads, masks, cost, and what it does not know."""
 
+from functools import partial
 from itertools import permutations
 from math import pi, prod, sqrt
 
@@ -780,7 +781,16 @@ LAYERS = {
 def _follows_inputs(draw):
     d_model, length = draw.sizes("d_model length", low=4, high=5).values()  # 5! orders are quick, 6! are not
     x = draw.normal(length, d_model)
-    return {"layer": dict(LAYERS), "x": x[x[:, 0].argsort()]}
+    orders = list(permutations(range(length)))
+    single = {
+        f"layer that breaks only at the order {order}": partial(_breaks_at, order=order)
+        for order in (orders[draw.integer(1, len(orders) - 1)] for _ in range(4))
+    }
+    return {"layer": LAYERS | single, "x": x[x[:, 0].argsort()]}
+
+
+def _breaks_at(x, order):
+    return x - 0.01 * (x[:, 0].argsort().argsort().tolist() == list(order))
 
 
 def _judge_layers(answer, layer, x):
@@ -927,12 +937,14 @@ RIGHT_KEYS = "a table of float32, key d_head"
 
 def _winners(keys):
     """How many of the keys have the largest score for some query."""
-    count = 0
+    count, distances = 0, torch.pdist(keys)
+    # The keys are float32: an angle is known to the share of a distance that its rounding can be.
+    rounding = 1e-6 * keys.abs().max() / distances[distances > 0].min() if (distances > 0).any() else 0
     for i in range(len(keys)):
         away = keys[i] - torch.cat([keys[:i], keys[i + 1 :]])
         angles = torch.atan2(away[:, 1], away[:, 0]).sort().values
         gaps = torch.diff(angles, append=angles[:1] + 2 * pi)
-        count += bool(gaps.max() > pi + 1e-3) and bool((away != 0).any(dim=1).all())
+        count += bool(gaps.max() > pi + 1e-6 + rounding) and bool((away != 0).any(dim=1).all())
     return count
 
 
