@@ -1,6 +1,6 @@
 """The exercises of chapter 01: dot-product attention, its heads, masks, cost, and what it does not know."""
 
-from functools import partial
+from dataclasses import dataclass
 from itertools import permutations
 from math import pi, prod, sqrt
 
@@ -783,14 +783,18 @@ def _follows_inputs(draw):
     x = draw.normal(length, d_model)
     orders = list(permutations(range(length)))
     single = {
-        f"layer that breaks only at the order {order}": partial(_breaks_at, order=order)
+        f"layer that breaks only at the order {order}": _BreaksAt(order)
         for order in (orders[draw.integer(1, len(orders) - 1)] for _ in range(4))
     }
     return {"layer": LAYERS | single, "x": x[x[:, 0].argsort()]}
 
 
-def _breaks_at(x, order):
-    return x - 0.01 * (x[:, 0].argsort().argsort().tolist() == list(order))
+@dataclass(frozen=True)
+class _BreaksAt:
+    order: tuple
+
+    def __call__(self, x):
+        return x - 0.01 * (x[:, 0].argsort().argsort().tolist() == list(self.order))
 
 
 def _judge_layers(answer, layer, x):

@@ -293,7 +293,7 @@ def test_a_chapter_without_answers_is_said_once():
         ("[]", "no notebook"), ('{"cells": []}', "has no cells"), ('{"cells": [3]}', "no list of cells"),
         ('{"cells": {"a": 1}}', "no list of cells"),
         (json.dumps(notebook(["x = 1"])), "defines no exercise"),
-        (json.dumps(notebook(["def linear_scores(): 1\ndef random_attention(): 1"])), "could be chapter 02 or 03"),
+        (json.dumps(notebook(["def linear_scores(): 1\ndef newest_tokens(): 1"])), "could be chapter 02 or 03"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_refused_with_a_reason(graded, text, message):
