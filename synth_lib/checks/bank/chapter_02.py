@@ -766,7 +766,7 @@ DEPENDS_ON = Exercise(
                 _by_jacobian(lambda jacobian: jacobian.sum(dim=(1, 3)).abs()),
             "the mean of derivatives is taken before their signs are removed, and those up and down cancel.":
                 _by_jacobian(lambda jacobian: jacobian.mean(dim=(1, 3)).abs()),
-            "only derivatives above 0 are counted; a score that falls has changed too.":
+            "only differences or derivatives above 0 are counted; a score that falls has changed too.":
                 _by_jacobian(lambda jacobian: jacobian.amax(dim=(1, 3))),
             "what lies not far above the limit is missed: the token is changed too little, a mean makes it smaller, or "
             "the limit is larger than that of the docstring.":
@@ -777,8 +777,6 @@ DEPENDS_ON = Exercise(
                 lambda score, x: torch.stack(
                     [(score(_one_token(x, n)) - score(x)).sum(dim=1).abs() > 1e-5 for n in range(len(x))], dim=1
                 ),
-            "only scores that grow with the token are counted; one that falls has changed too.":
-                lambda score, x: _differences(score, x, _one_token).amax(dim=1) > 1e-5,
             "only scores that fall when the token grows are counted; one that grows with it has changed too.":
                 lambda score, x: -_differences(score, x, _one_token).amin(dim=1) > 1e-5,
             "nothing is found: every entry is False. Either the table is never filled, or the change of the token is "
