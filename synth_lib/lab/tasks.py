@@ -35,7 +35,7 @@ def make_task(name, device, **options):
         return TranslationTask(device, **options)
     if name == "dialogue":
         return DialogueTask(device, **options)
-    return ClassificationTask(device, pairs=name == "sentence pairs", **options)
+    return ClassificationTask(device, **options)
 
 
 class LanguageModelTask:
@@ -222,13 +222,13 @@ class DialogueTask(TranslationTask):
 
 
 class ClassificationTask(_Padded):
-    """The class of a dictionary definition; pairs: whether two of them are of one class."""
+    """The class of a dictionary definition."""
 
     unit, count, record_maps = "nats per text", None, None
 
-    def __init__(self, device, pairs, **options):
-        corpus = corpora.sentence_pairs(**options) if pairs else corpora.classification(**options)
-        self.vocab, self.classes = corpus.tokenizer.vocab, 2 if pairs else len(corpora.GLOSS_CLASSES)
+    def __init__(self, device, **options):
+        corpus = corpora.classification(**options)
+        self.vocab, self.classes = corpus.tokenizer.vocab, len(corpora.GLOSS_CLASSES)
         splits = {}
         for split, examples in corpus.splits.items():
             tokens, lengths, labels = corpora.classification_batch(examples, corpus.tokenizer)

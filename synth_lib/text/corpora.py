@@ -3,7 +3,7 @@
     tokenizer, splits = shakespeare("characters")      # splits["train"], ["valid"] and ["test"]: tokens
     inputs, targets = random_windows(splits["train"], length=64, batch=8, generator=generator)
 
-    corpus = translation("german", vocab=4000, max_length=32)      # also classification(...), sentence_pairs(...)
+    corpus = translation("german", vocab=4000, max_length=32)      # also classification(...), replies(...)
     source, source_lengths, inputs, targets = translation_batch(corpus.splits["train"][:8], corpus.tokenizer)
 
 Everything random is drawn on the CPU from a generator that you pass, so that the order of the data depends on
@@ -117,36 +117,6 @@ def glosses(folder=DATA):
         split: [(gloss, GLOSS_CLASSES.index(name)) for name, gloss in rows]
         for split, rows in _table("wordnet_gloss8.tsv.xz", folder).items()
     }
-
-
-def gloss_pairs(examples, generator, rounds=1):
-    """Do two glosses belong to the same class? [(first, second, same), ...], `same` being 1 or 0.
-
-    examples is one split of glosses(). Each gloss is the first of `rounds` pairs. In each class, half of the pairs
-    (to within one) are of the same class, so that the first gloss alone does not tell the answer. No gloss meets
-    itself, and no two meet twice. `generator` is a torch.Generator on the CPU.
-
-    Raises ValueError if a gloss finds no new partner.
-    """
-    check_whole_number("rounds", rounds)
-    everyone = torch.randperm(len(examples), generator=generator).tolist()
-    by_label = sorted(everyone, key=lambda row: examples[row][1])
-    of_label = [[row for row in everyone if examples[row][1] == label] for label in range(len(GLOSS_CLASSES))]
-    pairs, met = [], set()
-    for number in range(rounds * len(examples)):
-        first = by_label[number % len(examples)]
-        label, same = examples[first][1], number % 2
-        pool = of_label[label] if same else everyone
-        for draw in torch.randint(len(pool), (100,), generator=generator).tolist():
-            second = pool[draw]
-            pair = frozenset((first, second))
-            if len(pair) == 2 and pair not in met and (examples[second][1] == label) == same:
-                break
-        else:
-            raise ValueError(f"rounds is {rounds}, but {len(examples)} glosses hold too few different pairs for that")
-        met.add(pair)
-        pairs.append((examples[first][0], examples[second][0], same))
-    return [pairs[row] for row in torch.randperm(len(pairs), generator=generator).tolist()]
 
 
 def read_file(name, folder=DATA):
@@ -288,29 +258,6 @@ def classification(vocab=4000, max_length=None, folder=DATA):
     texts = glosses(folder)
     tokenizer = _byte_pairs((gloss for gloss, _ in texts["train"]), vocab)
     return make_corpus(tokenizer, texts, lambda text: (tokenizer.encode(text[0]), text[1]), max_length)
-
-
-def sentence_pairs(vocab=4000, max_length=None, seed=0, rounds=1, folder=DATA):
-    """Pairs of glosses as a Corpus of (tokens, same): the first gloss, the separator, the second gloss.
-
-    The label `same` is 1 if both are of one class, else 0. The pairs of a split are gloss_pairs() of that split's
-    glosses, so that no gloss is in two splits; `rounds` is for the training split, the others have one. vocab and
-    max_length as in translation().
-    """
-    generator = torch.Generator().manual_seed(seed)
-    examples = glosses(folder)
-    # The training pairs come last, so that the others are the same for any `rounds`.
-    texts = {split: gloss_pairs(examples[split], generator) for split in ("valid", "test")}
-    texts = {"train": gloss_pairs(examples["train"], generator, rounds), **texts}
-    tokenizer = _byte_pairs((gloss for gloss, _ in examples["train"]), vocab)
-    tokens_of = {gloss: tokenizer.encode(gloss) for split in examples.values() for gloss, _ in split}
-    separator = torch.tensor([tokenizer.separator])
-
-    def encode(text):
-        first, second, same = text
-        return torch.cat([tokens_of[first], separator, tokens_of[second]]), same
-
-    return make_corpus(tokenizer, texts, encode, max_length)
 
 
 def _byte_pairs(texts, vocab):

@@ -42,8 +42,8 @@ def few_glosses(monkeypatch):
     monkeypatch.setattr(corpora, "glosses", glosses)
 
 
-def classification(name, **options):
-    return make_task.__wrapped__(name, CPU, vocab=300, **options)
+def classification(**options):
+    return make_task.__wrapped__("classification", CPU, vocab=300, **options)
 
 
 # Losses
@@ -262,21 +262,19 @@ class Reader:
         return F.one_hot(torch.tensor([self.label_of.get(row, 0) for row in rows]), self.task.classes).float()
 
 
-@pytest.mark.parametrize("name", ["classification", "sentence pairs"])
-def test_a_classifier_is_measured_on_texts_that_it_has_not_seen(few_glosses, name):
-    task = classification(name)
+def test_a_classifier_is_measured_on_texts_that_it_has_not_seen(few_glosses):
+    task = classification()
     labels = torch.cat([labels for _, (_, _, labels) in task.splits["test"].in_order(7)])
     share = (labels == 0).float().mean().item()
     found = task.measure(Reader(task, ["train", "valid"]))
     assert found == {"accuracy": pytest.approx(share, abs=1e-4), "valid_accuracy": 1.0} and 0 < share < 1
     assert task.measure(Reader(task, ["test"]))["accuracy"] == 1
-    assert len(labels.unique()) == task.classes == {"classification": 8, "sentence pairs": 2}[name]
+    assert len(labels.unique()) == task.classes == 8
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["classification", "sentence pairs"])
-def test_the_loss_of_a_classifier_does_not_read_padding(few_glosses, name):
-    task = classification(name)
+def test_the_loss_of_a_classifier_does_not_read_padding(few_glosses):
+    task = classification()
     torch.manual_seed(0)
     model = task.build(**SMALL, max_length=int(max(split.size.max() for split in task.splits.values()))).eval()
     tokens, lengths, labels = task.splits["train"].batch(torch.tensor([0, 5, 9, 20]))

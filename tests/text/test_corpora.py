@@ -20,13 +20,11 @@ from synth_lib.text.corpora import (
     classification_batch,
     dialogues,
     evaluation_windows,
-    gloss_pairs,
     glosses,
     load_text,
     make_corpus,
     pad,
     random_windows,
-    sentence_pairs,
     shakespeare,
     translation,
     translation_batch,
@@ -200,11 +198,6 @@ def german():
     return translation("german", vocab=1000)
 
 
-@pytest.fixture(scope="module")
-def pairs():
-    return sentence_pairs(vocab=260)
-
-
 def test_pairs_and_glosses_are_what_they_say():
     assert ("Connect to Cloudflare", "Mit Cloudflare verbinden") in translation_pairs("german")["train"]
     assert ("My uncle runs a hotel.", "Mein Onkel hat ein Hotel.") in translation_pairs("tatoeba")["test"]
@@ -279,7 +272,7 @@ def test_a_classification_needs_no_place_for_a_special_token():
     assert 1 <= sum(again.dropped.values()) <= 3
 
 
-@pytest.mark.parametrize("load", [translation, classification, sentence_pairs])
+@pytest.mark.parametrize("load", [translation, classification])
 def test_the_vocabulary_comes_from_the_training_split_alone(tmp_path, monkeypatch, load):
     rows = [("train", "plant", "xyxyxy ab"), ("train", "animal", "xyxyxy cd"), ("train", "animal", "cd xyxy")]
     rows += [("train", "plant", "xyxyxy ef"), *((split, kind, f"qzqz{number}") for split in ("valid", "test")
@@ -294,49 +287,6 @@ def test_the_vocabulary_comes_from_the_training_split_alone(tmp_path, monkeypatc
 
 def test_one_vocabulary_knows_both_languages(german):
     assert len(german.tokenizer.encode(" the")) == len(german.tokenizer.encode(" nicht")) == 1
-
-
-def test_sentence_pairs_are_packed_and_rightly_labelled(pairs):
-    label_of = {gloss: label for some in glosses().values() for gloss, label in some}
-    for split, examples in pairs.splits.items():
-        for (tokens, same), (first, second, said) in list(zip(examples, pairs.texts[split], strict=True))[::20]:
-            assert same == said == (label_of[first] == label_of[second]) and first != second
-            (place,) = (tokens == pairs.tokenizer.separator).nonzero().flatten().tolist()
-            assert pairs.tokenizer.decode(tokens[:place]) == first
-            assert pairs.tokenizer.decode(tokens[place + 1 :]) == second
-
-
-def test_sentence_pairs_are_balanced_and_stay_in_their_split(pairs):
-    splits = glosses()
-    for split, texts in pairs.texts.items():
-        assert sorted(first for first, _, _ in texts) == sorted(gloss for gloss, _ in splits[split])
-        own = {gloss for gloss, _ in splits[split]}
-        assert {second for _, second, _ in texts} <= own
-        assert abs(2 * sum(same for *_, same in texts) - len(texts)) <= 1
-        label_of = dict(splits[split])
-        for label in range(8):
-            of_label = [same for first, _, same in texts if label_of[first] == label]
-            assert abs(2 * sum(of_label) - len(of_label)) <= 1
-        # In an order of classes, the first hundred would all be animals.
-        assert len({label_of[first] for first, _, _ in texts[:100]}) == 8
-
-
-def test_sentence_pairs_depend_on_their_seed_and_never_repeat():
-    some = glosses()["test"]
-    draw = [gloss_pairs(some, torch.Generator().manual_seed(seed), rounds=4) for seed in (0, 0, 1)]
-    assert draw[0] == draw[1] != draw[2] and len(draw[0]) == 4 * len(some)
-    assert len({frozenset(pair[:2]) for pair in draw[0]}) == len(draw[0])
-    assert abs(2 * sum(same for *_, same in draw[0]) - len(draw[0])) <= 1
-    with pytest.raises(ValueError, match="rounds is 9, but 16 glosses hold too few"):
-        gloss_pairs([(str(row), row % 8) for row in range(16)], torch.Generator().manual_seed(0), rounds=9)
-    with pytest.raises(ValueError, match="rounds is 0"):
-        gloss_pairs(some, torch.Generator(), rounds=0)
-
-
-def test_more_rounds_leave_the_validation_and_test_pairs_alone(pairs):
-    more = sentence_pairs(vocab=260, rounds=2)
-    assert len(more.texts["train"]) == 2 * len(pairs.texts["train"])
-    assert more.texts["valid"] == pairs.texts["valid"] and more.texts["test"] == pairs.texts["test"]
 
 
 def test_padding_stands_on_the_right():
