@@ -396,6 +396,8 @@ check("00.1", with_a_gap)
 # One returns what it was given. The check says which shape it got, which one it should be, and on which
 # inputs: it draws sizes and numbers of its own, so that nothing fits by chance. Some exercises, like this
 # one, also put the result of your code beside the expected one, row by row, for a small example.
+# Everywhere in the series a number of numpy counts as a number, and a list as a tuple; a tensor of one value does not
+# count as a number: `.item()` takes it out.
 
 # %%
 def too_simple(features, head):

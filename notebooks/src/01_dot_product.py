@@ -1111,8 +1111,8 @@ def follows_tokens(layer, x):
     """Do the results of a layer follow their tokens, in whatever order these come?
 
     layer: a function from length d_model to length d_model. x: length d_model, at most 6 tokens.
-    Returns True if, for every order of the tokens, the layer turns the shuffled tokens into its results,
-    shuffled alike; else False. Differences below 0.00001 are rounding.
+    Returns True if each token gets the same result, wherever it and the others stand; else False.
+    Differences below 0.00001 are rounding.
     """
     ### BEGIN SOLUTION
     result = layer(x)

@@ -1,8 +1,13 @@
-"""Whether two results are the same: kind, shape, dtype, then values. Nothing is broadcast."""
+"""Whether two results are the same: kind, shape, dtype, then values. Nothing is broadcast.
+
+One rule for kinds: a number or truth value of numpy counts as Python's, and a tuple, a named tuple and a list as one
+another. All else must be of the kind that is asked: a tensor of one value is no number, 1 is not True, 6.0 is not 6.
+"""
 
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 DEEPEST = 20  # lists in lists: what is deeper is no result
@@ -19,7 +24,7 @@ class Other:
 def difference(got, expected, returns=""):
     """None if both are the same in kind, shape, dtype and values; else a sentence that does not tell the values."""
     if isinstance(expected, (tuple, list, dict)):
-        if type(got) is not type(expected) or len(got) != len(expected):
+        if not _same_type(got, expected) or len(got) != len(expected):
             return f"the result is {kind_of(got)}, but should be {kind_of(expected)}{bracketed(returns)}."
         if isinstance(expected, dict):
             if got.keys() != expected.keys():
@@ -34,7 +39,7 @@ def difference(got, expected, returns=""):
         also = f" (Right: {right}.)" if right and isinstance(expected, tuple) else ""
         return next((f"{name}: {problem}{also}" for name, problem in problems.items() if problem), None)
     if not isinstance(expected, torch.Tensor):
-        if type(got) is not type(expected):
+        if not _same_type(got, expected):
             return f"the result is {kind_of(got)}, but should be {kind_of(expected)}{bracketed(returns)}."
         same = math.isclose(got, expected, rel_tol=1e-6) if isinstance(expected, float) else got == expected
         return None if same else f"the result, {short(got)}, is not right."
@@ -64,13 +69,17 @@ def same_kind(got, expected):
     """Whether both are tensors, or of one type, with their parts."""
     if isinstance(expected, torch.Tensor):
         return isinstance(got, torch.Tensor)
-    if type(got) is not type(expected):
+    if not _same_type(got, expected):
         return False
     if isinstance(expected, dict):
         return got.keys() == expected.keys() and all(same_kind(got[name], expected[name]) for name in expected)
     if isinstance(expected, (tuple, list)):
         return len(got) == len(expected) and all(map(same_kind, got, expected))
     return True
+
+
+def _same_type(got, expected):
+    return type(got) is type(expected) or {type(got), type(expected)} <= {tuple, list, torch.Size}
 
 
 def _same_numbers(got, expected):
@@ -134,12 +143,18 @@ def copy_of(value):
 def plain_copy(value, depth=0):
     """A copy of a result: tensors, numbers, texts, and lists, tuples and dicts of these; anything else as an Other.
 
+    A named tuple becomes a tuple, a scalar of numpy a number or truth value of Python.
+
     Raises:
         ValueError: it is nested too deeply.
     """
     if depth > DEEPEST:
         raise ValueError("the result is nested too deeply")
+    if issubclass(type(value), np.generic):
+        value = np.generic.item(value)
     kind = type(value)
+    if issubclass(kind, tuple) and kind is not torch.Size:
+        kind = tuple
     if kind in (tuple, list):
         return kind(plain_copy(part, depth + 1) for part in value)
     if kind is dict and len(value) <= MOST_NAMES and all(type(name) in (str, int, bool) for name in value):

@@ -6,9 +6,11 @@ import sys
 import threading
 import time
 import warnings
+from collections import namedtuple
 from types import ModuleType
 
 import nbformat
+import numpy as np
 import pytest
 import torch
 from nbclient import NotebookClient
@@ -106,6 +108,10 @@ def verdict(key, answer, status, **options):
     ("key", "answer"),
     [
         ("99.1", lambda scores, scale: scale * scores),
+        ("99.2", lambda scores, scale: np.int64(scores.numel() * scale)),
+        ("99.3", lambda scores, scale: [scores.sum(), scale]),
+        ("99.3", lambda scores, scale: namedtuple("Both", "sum scale")(scores.sum(), np.int32(scale))),
+        ("99.5", lambda scores, scale: np.float64(scale / 3)),
         ("99.1", lambda scores, scale: nn.Parameter(scores * scale)),
         ("99.1", lambda scores, scale: (scores * scale).requires_grad_()),
         ("99.1", lambda scores, scale: (scores.T.contiguous() * scale).T),
@@ -214,11 +220,12 @@ def test_nan_where_nan_is_right_but_no_further():
         ("99.2", lambda scores, scale: float(scores.numel() * scale), "a float"),
         ("99.2", lambda scores, scale: torch.tensor(scores.numel() * scale), "a Tensor"),
         ("99.2", lambda scores, scale: True, "a bool"),
-        ("99.3", lambda scores, scale: [scores.sum(), scale], "a list of 2"),
+        ("99.2", lambda scores, scale: np.bool_(True), "a bool, but should be an int"),
+        ("99.2", lambda scores, scale: np.float64(scores.numel() * scale), "a float"),
         ("99.3", lambda scores, scale: (scores.sum(), scale, 1), "a tuple of 3"),
         ("99.3", lambda scores, scale: scores.sum(), "a Tensor"),
         ("99.3", lambda scores, scale: (scores.sum(), torch.tensor(scale)), "a Tensor"),
-        ("99.4", lambda scores, scale: (scores.sum(), scale), "a tuple of 2"),
+        ("99.4", lambda scores, scale: (scores.sum(), scale, 1), "a tuple of 3"),
         ("99.5", lambda scores, scale: 1, "an int"),
         ("99.6", lambda scores, scale: (scores > 0).tolist(), "a list of "),
     ],

@@ -29,6 +29,7 @@ EXERCISE = Exercise(
     [
         (lambda n: (5 * n, n + 1), 'the two numbers are swapped. Read again: "Order".'),
         (lambda n: (n + 2, 5 * n), 'in the sums, one too many is counted. Read again: "Counting".'),
+        (lambda n: [n + 2, 5 * n], 'in the sums, one too many is counted. Read again: "Counting".'),
         (lambda n: (n + 1, 5 * n + 1), 'in the all-products, one too many is counted. Read again: "Counting".'),
         (
             lambda n: (n + 2, 5 * n + 1),
@@ -57,7 +58,6 @@ def test_the_sentence_names_the_parts_that_a_mistake_spoils(monkeypatch, answer,
         lambda n: (n + 1, 5 * n + 3),  # unknown, the other part is right
         lambda n: (n + 4, 5 * n + 3),
         lambda n: (n + 2 if n % 2 else n + 4, 5 * n),  # known at some inputs alone
-        lambda n: [n + 2, 5 * n],  # a list
         lambda n: (n + 2,),
         lambda n: (n + 2, 5 * n, 0),
     ],
