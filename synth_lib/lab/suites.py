@@ -60,6 +60,14 @@ GPU = {
 LIVE_STEPS = 700
 LIVE_RATES = {"learning_rate": 2e-3, "r_learning_rate_factor": 10.0}
 
+# Four times the steps of NANOGPT: does its order last? The rates are those that its tuning chose, and are not tuned again.
+LONGER_STEPS = 8000
+LONGER_RATES = {
+    "Vanilla": {"learning_rate": 2e-3, "r_learning_rate_factor": 10.0},
+    "Dense": {"learning_rate": 1e-3, "r_learning_rate_factor": 10.0},
+    "Random": {"learning_rate": 2e-3, "r_learning_rate_factor": 100.0},
+}
+
 TINY = {
     "language model": {
         "data": {"tokens": "characters", "windows": 8},
@@ -151,6 +159,17 @@ def nanogpt():
     return _shakespeare(description, NANOGPT)
 
 
+def longer():
+    steps = {"steps": LONGER_STEPS, "warmup": LONGER_STEPS // 20}
+    runs = [
+        experiment("language model", variant, seed, "final", settings=rates | steps)
+        for seed in (1, 2, 3)
+        for variant, rates in LONGER_RATES.items()
+    ]
+    description = "nanogpt four times as long, Vanilla, Dense and Random at the rates of nanogpt: 2 hours on one core"
+    return Suite(description, NANOGPT, runs)
+
+
 def gpu():
     description = "nanoGPT's setting for a GPU on tiny Shakespeare, equally tuned, beside n-grams: hours on a card"
     return _shakespeare(description, GPU)
@@ -189,8 +208,8 @@ def dialogue():
 
 
 SUITES = {
-    "tiny": tiny, "live": live, "nanogpt": nanogpt, "grammar": grammar, "tatoeba": tatoeba, "dialogue": dialogue,
-    "gpu": gpu,
+    "tiny": tiny, "live": live, "nanogpt": nanogpt, "longer": longer, "grammar": grammar, "tatoeba": tatoeba,
+    "dialogue": dialogue, "gpu": gpu,
 }  # fmt: skip
 
 

@@ -44,12 +44,13 @@ def test_the_first_seed_of_all_variants_comes_before_the_second():
     assert runs == [(seed, variant) for seed in (0, 1) for variant in suites.VARIANTS]
 
 
-def test_the_live_runs_have_the_rates_that_the_tuning_of_the_record_chose():
-    """And they are a third of it, in the same proportion of warm-up."""
+@pytest.mark.parametrize(("name", "steps"), [("live", suites.LIVE_STEPS), ("longer", suites.LONGER_STEPS)])
+def test_the_live_and_the_longer_runs_have_the_rates_that_the_tuning_of_the_record_chose(name, steps):
+    """And the same proportion of warm-up."""
     _, recorded = read_record(RESULTS / "nanogpt.jsonl")
-    for run in suite("live").runs:
+    for run in suite(name).runs:
         final = next(entry for entry in final_runs(recorded) if entry["variant"] == run["variant"])
-        changed = {"steps": suites.LIVE_STEPS, "warmup": suites.LIVE_STEPS // 20}
+        changed = {"steps": steps, "warmup": steps // 20}
         assert run["settings"] == final["settings"] | changed and run["model"] == {}
 
 
