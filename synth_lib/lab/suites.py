@@ -60,7 +60,7 @@ GPU = {
 LIVE_STEPS = 700
 LIVE_RATES = {"learning_rate": 2e-3, "r_learning_rate_factor": 10.0}
 
-# Four times the steps of NANOGPT: does its order last? The rates are those that its tuning chose, and are not tuned again.
+# Four times the steps of NANOGPT: does its order last? The rates are those that its tuning chose, not tuned again.
 LONGER_STEPS = 8000
 LONGER_RATES = {
     "Vanilla": {"learning_rate": 2e-3, "r_learning_rate_factor": 10.0},
