@@ -582,35 +582,56 @@ print(f"{above} of {len(lm)} variants: every seed is worse than counting five ch
 # %% [markdown]
 # ### Does it last?
 #
-# At 2,000 steps nobody has settled, so this is an order of models that still learn. The three that matter most have
-# been run four times as long, with three seeds, at the rates above. (Not tuned again: the best rate of a longer run can
-# be a lower one, for each of them.) **Predict:** the loss of Vanilla minus the loss of Random, on test text, after
-# 8,000 steps? And who is below the counts of five characters? Write a number for the first None, "yes" or "no" for
-# the others.
+# Nobody has settled, so this is an order of models that still learn. And "all steps" in the tuning table shows that a
+# third of the steps chose too low a rate for Vanilla and for Dense. So these three again, with three fresh seeds: 5,000
+# steps, each at the rate that was best with all 2,000. (For Vanilla two rates above the grid were tried as well; both
+# are worse.) **Predict** the loss of Vanilla minus the loss of Random on test text, which was 0.13 at 2,000 steps, as a
+# number; and who is below the counts of five characters, "yes" or "no".
 
 # %%
 my_gap = {"Vanilla minus Random": None, "Vanilla below counting": None, "Random below counting": None}
 
 # %% fold=true
-# @title Four times as long
+# @title 5,000 steps
 longer = read("longer")
 last = final(longer)
-for name, numbers in last.items():
-    has_settled = [settled(run["curve"]) for run in longer if run["variant"] == name]
-    print(f"{name:>8}, 2,000 steps  {summary(lm[name])}")
-    print(f"{'':>8}  8,000 steps  {summary(numbers)}, settled: {sum(has_settled)} of {len(has_settled)}")
-print(f"  6-gram              {counted['6-gram'][0]:.3f}")
-if {"Vanilla", "Random"} <= last.keys():
-    for name in last.keys() - {"Vanilla"}:
+for name, numbers in sorted(last.items(), key=lambda row: mean(row[1])):
+    print(f"{name:>8}  {summary(numbers)}; after 2,000 steps {summary(lm[name])}")
+print(f"  6-gram  {counted['6-gram'][0]:.3f}")
+for name in last:
+    if name != "Vanilla":
         print(f"{name} against Vanilla, {LONGER_STEPS:,} steps: {told(last[name], last['Vanilla'])}")
-    compare_guess(my_gap, {
-        "Vanilla minus Random": f"{mean(last['Vanilla']) - mean(last['Random']):.2f}",
-        **{f"{name} below counting": "yes" if max(last[name]) < counted["6-gram"][0] else "no"
-           for name in ("Vanilla", "Random")},
-    })
+settled_now = [settled(run["curve"]) for run in longer if run["question"] == "final"]
+print(f"settled by rule 1: {sum(settled_now)} of {len(settled_now)} runs")
 say_what_is_missing("longer")
+gap_before, gap = (mean(losses["Vanilla"]) - mean(losses["Random"]) for losses in (lm, last))
+compare_guess(my_gap, {
+    "Vanilla minus Random": f"{gap:.2f}",
+    **{f"{name} below counting": "yes" if max(last[name]) < counted["6-gram"][0] else "no"
+       for name in ("Vanilla", "Random")},
+})
+
+# %% fold=true
+# @title Guard: the sentences around this cell hold in the record
+assert f"{gap_before:.2f}" == "0.13" and gap < gap_before / 2 and not any(settled_now)
+assert all(max(numbers) < counted["6-gram"][0] for numbers in last.values())
+assert told(last["Random"], last["Vanilla"]) == told(last["Dense"], last["Vanilla"]) == "lower"
+whole_runs = [run for run in nanogpt + longer if run["seed"] == 1 and run["settings"].get("steps") == 2000]
+for name, (chosen, best_whole) in {"Vanilla": (2e-3, 3e-3), "Dense": (1e-3, 2e-3), "Random": (2e-3, 2e-3)}.items():
+    of_rate = {run["settings"]["learning_rate"]: run["metrics"]["loss"]
+               for run in whole_runs if run["variant"] == name}
+    assert min(of_rate, key=of_rate.get) == best_whole
+    assert {run["settings"]["learning_rate"] for run in nanogpt
+            if (run["question"], run["variant"]) == ("final", name)} == {chosen}
 
 # %% [markdown]
+# The order of Random and Vanilla lasts, and most of the distance does not. How much of it was the rate and how much the
+# length, these runs do not tell. Dense was not told apart from Vanilla and is now lower with every seed, so that verdict
+# was one on a rate. And all three are now below counting: only here do they know more than five characters tell.
+#
+# Still nobody has settled. What the record carries is this: on this text and at these sizes, up to 5,000 steps, a map
+# that reads no token is not behind. Whether Vanilla passes it later, nobody has measured.
+#
 # ## 4. Why? Only what could have been refuted
 #
 # A reason is cheap. This chapter names one only where an experiment could have shown it wrong. For one there is:
