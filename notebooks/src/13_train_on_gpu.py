@@ -625,7 +625,7 @@ for name, (chosen, best_whole) in {"Vanilla": (2e-3, 3e-3), "Dense": (1e-3, 2e-3
             if (run["question"], run["variant"]) == ("final", name)} == {chosen}
 
 # %% [markdown]
-# The order of Random and Vanilla lasts, and most of the distance does not. How much of it was the rate and how much the
+# The order of Random and Vanilla lasts; most of the distance does not. How much of it was the rate and how much the
 # length, these runs do not tell. Dense was not told apart from Vanilla and is now lower with every seed, so that verdict
 # was one on a rate. And all three are now below counting: only here do they know more than five characters tell.
 #
