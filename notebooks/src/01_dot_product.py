@@ -1110,7 +1110,7 @@ print_rows(["before", "after"], torch.stack([result_of_saw(words), result_of_saw
 def follows_tokens(layer, x):
     """Do the results of a layer follow their tokens, in whatever order these come?
 
-    layer: a function from length d_model to length d_model. x: length d_model, at most 6 tokens.
+    layer: a function from length d_model to length d_model. x: length d_model, 4 or 5 tokens.
     Returns True if each token gets the same result, wherever it and the others stand; else False.
     Differences below 0.00001 are rounding.
     """
@@ -1136,7 +1136,7 @@ check("01.5", follows_tokens)
 # <details><summary>Hint 2: which orders?</summary>
 #
 # <code>itertools.permutations(range(len(x)))</code> gives all of them; <code>x[list(order)]</code> takes the rows.
-# Six tokens have 720 orders, which is not many. Which of them can you leave out, if a layer may break at any one?
+# Five tokens have 120 orders, which is not many. Which of them can you leave out, if a layer may break at any one?
 #
 # </details>
 # <details><summary>Hint 3: the check says the result is a Tensor</summary>
@@ -1147,7 +1147,7 @@ check("01.5", follows_tokens)
 # </details>
 
 # %% [markdown] solution="01.5"
-# "For every order" is what the definition says, and at most 720 orders are few enough to try. No smaller set is safe:
+# "For every order" is what the definition says, and at most 120 orders are few enough to try. No smaller set is safe:
 # a layer can be made that breaks at one chosen order only. `rtol=0` matters as well: without it `torch.allclose` allows
 # more where the numbers are larger, and the docstring gives one limit for all.
 
@@ -1359,8 +1359,8 @@ for name, model in models.items():
 def hidden_keys(length):
     """Keys of two features, such that only two of them can ever win.
 
-    length: how many keys, at least 4. Returns the keys, float32, key d_head, with d_head = 2, no two of them the same
-    (they differ by at least 0.01 in some number, and none is larger than 100).
+    length: how many keys, 4 to 100. Returns the keys, float32, key d_head, with d_head = 2, no two of them the same
+    (they differ by at least 0.01 in some number), and no number larger than 100 or below -100.
     A key wins for a query, any two numbers, if its score is larger than those of all others; a difference as small
     as rounding does not count, and a tie is no win. Whatever the query, only two of your keys, always the same two,
     may win.
@@ -1397,7 +1397,7 @@ check("01.6", hidden_keys)
 # %% solution="01.6"
 def hidden_keys_aslant(length):
     end = torch.tensor([3.0, -2.0])
-    shares = torch.linspace(0, 1, length)[:, None] ** 2
+    shares = torch.linspace(0, 1, length)[:, None]
     return torch.tensor([1.0, 5.0]) + shares * end
 
 

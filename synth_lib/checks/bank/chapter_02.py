@@ -377,7 +377,10 @@ SAVED_MAPS = Exercise(
                     (_saved_scores(x, hidden_weight, hidden_bias, weight, 0 * bias).sum(dim=1, keepdim=True)
                      + bias[:, None])[..., : x.shape[1]].softmax(dim=-1)
                 ),
-            "the bias of the second layer is missing.": _with(bias=lambda b: 0 * b),
+            "the hidden numbers of all heads are added up; each head has its own.":
+                _of_hidden(lambda hidden, head: _split(hidden, head).sum(dim=1, keepdim=True)),
+            "the bias of the second layer is missing, or lies along the queries, where the softmax does not notice it.":
+                _with(bias=lambda b: 0 * b),
             "squeeze also takes away the axis of one sentence, one head or one token.":
                 lambda **given: _saved(**given).squeeze(),
         },
