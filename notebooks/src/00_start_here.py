@@ -490,7 +490,7 @@ def weighted_sum(weights, value):
     """Let each head mix its own part of the values with its own weights.
 
     Args:
-        weights: "batch head query key"; every row, along key, sums to 1.
+        weights: "batch head query key"; every row, along key, sums to 1. As many queries as keys: the same tokens.
         value: "batch key d_model", where d_model = head * d_head, as in exercise 00.1.
 
     Returns:
@@ -571,7 +571,8 @@ def hide_the_trap(batch, length, head, d_head):
         batch, length, head, d_head: sizes, each at least 1. length * head is at least 2.
 
     Returns:
-        "batch length d_model", where d_model = head * d_head. Every sentence holds two different numbers or more.
+        "batch length d_model", where d_model = head * d_head. Every sentence holds two different numbers or more,
+        all of them finite.
     """
     ### BEGIN SOLUTION
     features = torch.zeros(batch, length, head * d_head)

@@ -57,9 +57,9 @@ words = "the dog saw a small bird".split()
 print(list(enumerate(words)))
 
 # %% [markdown]
-# The token "saw" cannot know. It must take something from "dog" and something from "bird". In chapter 00
-# the scores for that were made up by hand. Now they have to be computed. The answer of this chapter: **compare
-# "saw" with every token, and give the largest weights to those that fit best.**
+# The token "saw" must take something from "dog" and something from "bird". In chapter 00 the scores for that were made
+# up by hand. Now they have to be computed: **compare "saw" with every token, and give the largest weights to those
+# that fit best.**
 #
 # Think of each token as having three things to say:
 #
@@ -70,9 +70,8 @@ print(list(enumerate(words)))
 # The score of a pair is high where the query of one fits the key of the other.
 #
 # A network sees a word as a row of numbers, its *embedding*: one row for each word of a small vocabulary. Ours
-# are drawn at random, in steps of 0.1, so that you can read them. *Training* changes the numbers of a network, step
-# by step, until it predicts well. Until the last section nothing here is trained. The word "-" fills up short
-# sentences; you need it later.
+# are drawn at random, in steps of 0.1, so that you can read them. *Training* changes such numbers until the network
+# predicts well; until the last section nothing here is trained. The word "-" fills up short sentences, later.
 
 # %%
 def draw(seed, *shape, high):
@@ -101,8 +100,7 @@ x = embed(words)
 print_rows(words, x, decimals=1)
 
 # %% [markdown]
-# One line now says what this table is, and stops the notebook if it is something else. `length` counts the
-# tokens, `d_model` the numbers of one token.
+# `length` counts the tokens, `d_model` the numbers of one token.
 
 # %%
 axes = Axes(length=6, d_model=12)
@@ -111,14 +109,13 @@ x = axes(x, "length d_model", "x")
 # %% [markdown]
 # ## The equations
 #
-# Queries, keys and values are made in the same way: the tokens times a matrix. Such a product, from 12 numbers
-# to some other numbers, is called a *projection*. The three matrices are learned; here they are drawn.
+# Queries, keys and values are made in the same way: the tokens times a matrix, a *projection*. The three matrices are
+# learned; here they are drawn.
 #
 # $$Q = X W_Q \qquad K = X W_K \qquad G(X) = X W_V$$
 #
 # The score of query $i$ and key $j$ is the *dot product* of the two rows: multiply number by number, add up.
-# For all pairs at once that is a matrix product. Then it is divided by a fixed number, which has a section of its
-# own below.
+# For all pairs at once that is a matrix product. Why it is then divided has a section of its own below.
 #
 # $$S(X) = \frac{Q K^\top}{\sqrt{d_\text{head}}}$$
 #
@@ -139,9 +136,8 @@ x = axes(x, "length d_model", "x")
 # | $\mathrm{softmax}(S(X))$ | `weights` | query key | 6 × 6 | the attention map |
 # | $Y$ | `y` | query d_head | 6 × 4 | the result, one row for each token |
 #
-# The paper's $d$ is `d_model`, its $l$ is `length`. `query` and `key` are the same six tokens in two roles: the
-# one that attends, and the one that is attended to. We start with one *head*, which works with `d_head` = 4
-# numbers for each token. Later three of them stand side by side, and 3 times 4 is 12 again.
+# The paper's $d$ is `d_model`, its $l$ is `length`. `query` and `key` are the same six tokens in two roles. We start
+# with one *head*, which works with `d_head` = 4 numbers for each token. Later three stand side by side: 12 again.
 #
 # > **What the paper prints.** Its Table 1 has the dot product as $F_Q(X)\,F_K(X_i)^\top$, without the division.
 # > Transformers usually divide; the formula with $\sqrt{d_\text{head}}$ is equation (1) of Vaswani et al. The
@@ -171,8 +167,8 @@ print(axes)
 #
 # ## The ladder: one equation, written four times
 #
-# First with loops, slow and plain. Then shorter and faster, always on the same tensors, and always compared with
-# the step before: `agree` stops the notebook if a number differs. You meet this ladder in most chapters.
+# First with loops, slow and plain. Then shorter and faster, on the same tensors: `agree` stops the notebook if a number
+# differs. You meet this ladder in most chapters.
 #
 # ### Loops say the equation aloud
 #
@@ -210,8 +206,8 @@ print_rows(words, scores)
 
 # %% [markdown]
 # Row "saw" belongs to token 2. Its largest score is number 1, "dog", then number 5, "bird". The table is not
-# symmetric: "dog" and "saw" have one score where "dog" asks, another where "saw" asks, because queries and keys
-# come from different matrices.
+# symmetric: "dog" asking "saw" is another score than "saw" asking "dog", because queries and keys come from different
+# matrices.
 #
 # ### A matrix product does all pairs at once
 #
@@ -244,13 +240,11 @@ agree(scores_with_einsum(x, W_query, W_key), scores)
 # ### A module holds its parameters
 #
 # The numbers that a network learns are its *parameters*. (*Weights*, in this series, are only the numbers of an
-# attention map.) In torch, parameters live in a *module*: an object of a class that is made from `nn.Module`.
-# Its method `__init__` makes the parts, after `super().__init__()` has set up the module itself. Calling
-# the module, `module(x)`, runs its method `forward`.
+# attention map.) In torch, parameters live in a *module*, made from `nn.Module`. Its method `__init__` makes the parts,
+# after `super().__init__()` has set up the module itself. Calling the module, `module(x)`, runs its method `forward`.
 #
-# The part that we need is `nn.Linear(12, 4)`: one projection, from 12 numbers to 4. **It stores its matrix with
-# the output axis first**, 4 × 12, and multiplies by the transpose. `load_state_dict` puts our numbers into a
-# module, by name. So `W_query` goes in as `W_query.T`.
+# `nn.Linear(12, 4)` is one projection, from 12 numbers to 4. **It stores its matrix with the output axis first**,
+# 4 × 12, and multiplies by the transpose. `load_state_dict` puts our numbers in, by name; `W_query` as `W_query.T`.
 
 # %%
 class OneHead(nn.Module):
@@ -269,20 +263,14 @@ module.load_state_dict({"query.weight": W_query.T, "key.weight": W_key.T})
 agree(module(x), scores)
 
 # %% [markdown]
-# torch names the matrix of a projection `weight`. For us it is a parameter. Had you forgotten a `.T`, torch would have
-# refused: 12 × 4 is not 4 × 12. A square matrix would have slipped in, and given other numbers. No shape check sees
-# that, so we compare values.
+# (torch names the matrix of a projection `weight`.) Without the `.T` torch refuses: 12 × 4 is not 4 × 12. A square
+# matrix would slip in, and give other numbers. No shape check sees that, so we compare values.
 #
 # ### The gradients agree too
 #
-# *On a first reading you may skip to the exercise.* Training needs more than values. A *gradient* holds, for each
-# parameter, how fast a result grows when that parameter grows. Training computes the gradient of an error, and
-# moves every parameter a little the other way. So two programs that shall train alike must have the same
-# gradients.
-#
-# We need one number as the result: the scores times some fixed factors, added up. `requires_grad_()` tells torch
-# to keep track of a tensor, `torch.autograd.grad` asks for the gradient of the result. `backward()` does the same
-# for all parameters of a module, and leaves the answer in `.grad`.
+# A *gradient* holds, for each parameter, how fast a result grows when that parameter grows. Training follows the
+# gradient of an error, downwards, so two programs that shall train alike need the same gradients, too. The folded cell
+# compares them; `backward()` computes those of a whole module.
 
 # %% fold=true
 # @title The gradients of the loops, the product and einsum equal those of the module
@@ -359,8 +347,7 @@ check("01.1", newest_row_by_names)
 # %% [markdown]
 # ## From scores to weights to the result
 #
-# The softmax of chapter 00 runs along the *keys*, the last axis: one token divides its attention among all
-# tokens. So every row sums to 1.
+# The softmax of chapter 00 runs along the *keys*, the last axis: one token divides its attention among all tokens.
 
 # %%
 def print_sums(name, table):
@@ -403,15 +390,13 @@ agree(y, y_with_loops)
 print_rows(words, y)
 
 # %% [markdown]
-# This is attention with one head: three projections, one comparison, one softmax, one mixture.
+# This is attention with one head.
 #
 # ## Why divide by the square root of d_head?
 #
 # A score is a sum of `d_head` products. The more terms, the more the scores spread. How much? Draw queries and
 # keys whose numbers are independent, with mean 0 and spread 1, and measure. *Spread* is the standard deviation:
-# the root of the mean squared distance from the mean.
-#
-# Here 1,000 queries meet six keys each. `batch` counts the queries.
+# the root of the mean squared distance from the mean. Here 1,000 queries meet six keys each; `batch` counts them.
 
 # %%
 def random_scores(d_head):
@@ -431,15 +416,13 @@ for d_head in (4, 16, 64, 256):
     print(f"{d_head:6} {sqrt(d_head):15.1f} {spread:21.1f} {spread / sqrt(d_head):19.1f}")
 
 # %% [markdown]
-# The spread is the root of `d_head`. There is a reason. Take one term, $q k$. Its mean is 0, so its *variance*, the
-# spread squared, is the mean of $q^2 k^2$. $q$ and $k$ are independent: that is the mean of $q^2$ times the mean of
-# $k^2$, so $1 \cdot 1 = 1$. The variances of independent terms add up. So the variance of a score is `d_head`, its
-# spread the root. Divide by the root, and the spread is 1, whatever the size of a head. Divide by `d_head` itself,
-# and large heads have scores near 0.
+# The spread is the root of `d_head`. Why? Take one term, $q k$. Its mean is 0, so its *variance*, the spread squared,
+# is the mean of $q^2 k^2$. $q$ and $k$ are independent: that is the mean of $q^2$ times the mean of $k^2$, so
+# $1 \cdot 1 = 1$. The variances of independent terms add up: that of a score is `d_head`, and its spread the root.
+# Divide by the root, and the spread is 1, whatever the size of a head. Divide by `d_head`, and large heads have scores
+# near 0.
 #
 # ### What the softmax does with large scores
-#
-# With large scores one key takes all, and then no score moves any weight: nothing is learned about where to look.
 #
 # A softmax looks at differences. A score that is 10 above the others gets nearly all the weight: `exp(10)` is
 # about 22,000. Here are six queries and keys with `d_head` = 256:
@@ -463,26 +446,11 @@ plots.show(
 print("rows with a weight above 0.9:", (both.amax(dim=-1) > 0.9).sum(dim=-1).tolist(), "of 6")
 
 # %% [markdown]
-# On the right the softmax is *saturated*: one key takes all. And the map stops learning.
-#
-# How much does a weight move when its own score is raised a little? For one score $s$ against all the others, whose
-# exponentials add up to some number $c$, the weight is $w = e^s / (e^s + c)$. Its *slope*, the derivative by $s$, is
-# $w - w^2 = w (1 - w)$ (the quotient rule; $c$ stays). The folded cell measures it, for four weights.
-
-# %% fold=true
-# @title The slope of four weights, measured and by the formula
-print("weight   measured   w (1 - w)")
-for w in (0.5, 0.9, 0.99, 0.999):
-    pair = torch.tensor([w, 1 - w], dtype=torch.float64).log()  # the softmax of two logarithms gives w back
-    raised = pair + torch.tensor([1e-4, 0])
-    measured = (raised.softmax(dim=0)[0].item() - w) / 1e-4
-    print(f"{w:6} {measured:10.3f} {w * (1 - w):11.3f}")
-
-# %% [markdown]
-# A weight near 1 hardly moves, one near 0 neither: try 0.001. The other weights move by $-w_j w_n$, which is as
-# small. Then no score moves any weight, and next to nothing is learned about where to look. Measured on the 1,000
-# queries, with and without the division (`amax` is the largest number along an axis; with `keepdim=True` that axis
-# stays, with size 1):
+# On the right the softmax is *saturated*: one key takes all. And the map stops learning, since hardly any score moves
+# a weight. Take one score $s$ against all the others, whose exponentials add up to some number $c$. Its weight is
+# $w = e^s / (e^s + c)$, and the *slope* of that, the derivative by $s$, is $w (1 - w)$ (the quotient rule; $c$ stays).
+# It is near 0 where $w$ is near 1 or 0. The other weights move by $-w_j w_n$, which is as small. Measured on the 1,000
+# queries (`amax` is the largest number along an axis; with `keepdim=True` that axis stays, with size 1):
 
 # %%
 print("           mean of the largest weight        mean slope of the largest weight")
@@ -502,9 +470,8 @@ by_torch = torch.autograd.functional.jacobian(lambda row: row.softmax(dim=0), ro
 agree(by_torch, w.diag() - w[:, None] * w)  # w[j] on the diagonal, minus w[j] * w[n] everywhere
 
 # %% [markdown]
-# Divided, hardly anything depends on `d_head`. Not divided, the larger `d_head`, the closer the largest weight
-# comes to 1, and its slope to 0. The division is made for the *start* of training. Training may still make sharp
-# rows, where they help.
+# Not divided, the larger `d_head`, the closer the largest weight comes to 1, and its slope to 0. The division is made
+# for the *start* of training. Training may still make sharp rows, where they help.
 #
 # ## What the map depends on
 #
@@ -543,9 +510,8 @@ compare_guess(my_guess, {
 # - In the **weights** all rows move, everywhere. A row shares out a total of 1. If one key gets more, all others
 #   get less.
 #
-# Now all tokens, not only one. The *Jacobian* is the table of all gradients: every number of the result by every
-# number of the input. In that of the scores every score (query, key) meets every input number
-# (length, d_model). Score $(i, j)$ should depend on the tokens $i$ and $j$, and on no third one.
+# Now all tokens, not only one. The *Jacobian* is the table of all gradients: every number of the result, here every
+# score, by every number of the input. Score $(i, j)$ should depend on the tokens $i$ and $j$, and on no third one.
 
 # %%
 jacobian = torch.autograd.functional.jacobian(lambda x: scores_with_matmul(x, W_query, W_key), x)
@@ -577,12 +543,10 @@ for i in range(6):
 #
 # ## Heads: several maps side by side
 #
-# One map is one way to look. "saw" wants to know who sees and who is seen, but one row of weights has only one
-# sum to share out, and its result mixes "dog" and "bird" into one row of values. So a layer has several *heads*. Each
-# has its own projections to `d_head` numbers and its own map. `d_model = head * d_head`: here 12 = 3 · 4.
-#
-# The matrices of the three heads are kept side by side in one matrix, 12 × 12. Head $h$ owns the columns $4h$ to
-# $4h + 3$. Head 0 is the one that you know already.
+# "saw" wants to know who sees and who is seen, but one row of weights mixes "dog" and "bird" into one row of values. So
+# a layer has several *heads*. Each has its own projections to `d_head` numbers and its own map.
+# `d_model = head * d_head`: here 12 = 3 · 4. The matrices of the three heads are kept side by side in one matrix,
+# 12 × 12. Head $h$ owns the columns $4h$ to $4h + 3$. Head 0 is the one that you know already.
 
 # %%
 axes_heads = Axes(batch=2, head=3, length=6, d_model=12)  # so d_head = 4
@@ -633,12 +597,10 @@ all_weights = axes_heads((all_scores / sqrt(4)).softmax(dim=-1), "batch head que
 agree(all_weights[0], maps)
 
 # %% [markdown]
-# The root is that of `d_head`, 4, because each score is a sum of 4 products. It is not that of `d_model`, 12. And
-# `reshape` in place of `rearrange`? Same shape, wrong tokens: you know this from 00, "The trap: right shape, wrong
-# numbers".
+# The root is that of `d_head`, 4, because each score is a sum of 4 products. And `reshape` in place of `rearrange`?
+# Same shape, wrong tokens: you know this from 00, "The trap: right shape, wrong numbers".
 #
-# Each head mixes its own values. The results of the heads are put side by side again: 3 times 4 numbers, 12 for
-# each token, as at the start. So the next layer can take them in.
+# Each head mixes its own values. Their results are put side by side again, 12 numbers for each token, as at the start.
 
 # %%
 mixed = all_weights @ values  # @ leaves the axes in front, batch and head, as they are
@@ -647,9 +609,8 @@ merged = axes_heads(merged, "batch length d_model", "merged")
 agree(merged[0, :, :4], y)
 
 # %% [markdown]
-# The first four of the 12 numbers are those of head 0, the `y` from above. A last projection, from 12 numbers to 12,
-# then lets the heads exchange what they found: the *output projection*. Equation (3) ends before it, but
-# transformers have it, whatever S they use. You meet it at the end.
+# A last projection, from 12 numbers to 12, then lets the heads exchange what they found: the *output projection*.
+# Equation (3) ends before it, but transformers have it, whatever S they use. You meet it at the end.
 #
 # ### Exercise 01.2: the maps inside a layer of torch
 #
@@ -719,20 +680,19 @@ check("01.2", torch_maps_by_torch)
 # So far every token looks at every token. Two reasons forbid that.
 #
 # - **Order of writing.** A language model learns to predict the next word. A token that could look at the next
-#   word would simply copy it. So no token may look at later ones. This mask is called *causal*.
+#   word would simply copy it. So no token may look at later ones: the *causal* mask.
 # - **Padding.** Sentences of different lengths share one tensor. The short ones are filled up with filler tokens,
-#   here "-", until all have the same length. Nobody should look at a filler.
+#   here "-". Nobody should look at a filler.
 #
-# A mask is a table of True (may be attended) and False. The library makes both kinds. The causal mask
-# has the axes batch and head too, of size 1; `[0, 0]` takes them off.
+# A mask is a table of True (may be attended) and False. The library makes both kinds, with axes for batch and head too,
+# of size 1; `[0, 0]` takes them off.
 
 # %%
 print(masks.causal(6)[0, 0].int())
 
 # %% [markdown]
-# The mask acts on the **scores**, before the softmax: a forbidden score becomes minus infinity, its weight 0, and
-# the others still sum to 1. Setting weights to 0 *after* the softmax is too late: what the forbidden keys took is
-# missing.
+# It acts on the **scores**, before the softmax: a forbidden score becomes minus infinity, its weight 0. *After* the
+# softmax is too late: what the forbidden keys took is missing.
 
 # %%
 allowed = axes(masks.causal(6)[0, 0], "query key", "allowed")
@@ -742,9 +702,9 @@ print("sums of the rows, masked before:", [f"{total:.2f}" for total in before.su
 print("sums of the rows, masked after: ", [f"{total:.2f}" for total in after.sum(dim=1).tolist()])
 
 # %% [markdown]
-# Padding depends on the sentence, so its mask has a batch axis: "batch 1 1 key". The axes of size 1 are stretched:
-# the mask holds for all heads and all queries. `masks.padding([6, 3], length=6)` gets the true lengths, without
-# fillers: 6 words in sentence 0, and 3 in sentence 1. `&` combines two masks: allowed by both.
+# Padding depends on the sentence, so its mask is "batch 1 1 key". The axes of size 1 are stretched: it holds for all
+# heads and all queries. `masks.padding([6, 3], length=6)` gets the lengths without fillers: 6 words in sentence 0, and
+# 3 in sentence 1. `&` combines two masks: allowed by both.
 
 # %%
 padded_words = [words, "a bird saw - - -".split()]
@@ -772,9 +732,10 @@ plots.show(
 
 # %% [markdown]
 # The fillers are queries, too: their rows have weights. That does no harm, nobody reads their results. What
-# counts is that no real token depends on a filler. Put another word in their place:
+# counts is that no real token depends on a filler. Put another word in their place: how far do the results move?
 
-# %%
+# %% fold=true
+# @title Another word in place of the fillers
 other_filler = torch.stack([x, embed("a bird saw cat cat cat".split())])
 other_filler = axes_heads(other_filler, "batch length d_model", "other_filler")
 result = weights_of(padded, real) @ split(padded @ WV)
@@ -783,13 +744,13 @@ moved = (result - other_result)[1].abs().amax(dim=(0, 2))
 print_rows(["moved"], moved[None])
 
 # %% [markdown]
-# The results of the three real tokens do not move at all; those of the fillers do, and nobody reads them.
+# Those of the three real tokens do not move at all.
 #
 # ### A row that may look nowhere
 #
 # Some programs put the fillers on the *left*, so that all sentences end at the same position. Take a causal mask on
-# top. Three tokens are enough to see what happens: a filler, then two words. Token 0 may look at itself only, and it
-# is a filler. It may look nowhere. A softmax over nothing but minus infinity is 0 divided by 0: NaN, "not a number".
+# top, and three tokens: a filler, then two words. Token 0 may look at itself only, and it is a filler. It may look
+# nowhere. A softmax over nothing but minus infinity is 0 divided by 0: NaN, "not a number".
 
 # %%
 left_words = "- a bird".split()
@@ -801,8 +762,8 @@ print(nowhere.int())
 print_rows(left_words, naive)
 
 # %% [markdown]
-# The row belongs to a filler. Can you ignore it? No. Mix values with this map, and again in the next layer. The
-# filler has the weight 0 there, but 0 times NaN is NaN:
+# Can you ignore the row of a filler? No. Mix values with this map, and again in the next layer. The filler has the
+# weight 0 there, but 0 times NaN is NaN:
 
 # %%
 once = naive @ (left_x @ W_value)
@@ -811,9 +772,8 @@ print("and mixed once more:")
 print_rows(left_words, naive @ once)
 
 # %% [markdown]
-# Everything is gone. What should such a row be? Not uniform either: equal weights would look exactly where it is
-# forbidden. A token that may look nowhere takes nothing: a row of zeros. The library's `masks.masked_softmax`
-# takes scores and a mask, and returns such weights:
+# Everything is gone. A uniform row would look exactly where it is forbidden. A token that may look nowhere takes
+# nothing: a row of zeros, as the library's `masks.masked_softmax` gives it for scores and a mask:
 
 # %%
 safe = masks.masked_softmax(left_scores, nowhere)
@@ -886,8 +846,8 @@ check("01.3", masked_weights_finite)
 # ### Parameters
 #
 # Table 1 of the paper gives the dot product $2d^2$ parameters, with $d$ for `d_model`: two projections $d \to d$,
-# for queries and for keys. (Values and output come on top, for every S alike.) Do not believe it, count. The
-# library's `DotProduct` is our score with all its heads. `numel` is the number of numbers in a tensor.
+# for queries and for keys. (Values and output come on top, for every S alike.) Count them: the library's `DotProduct`
+# is our score with all its heads, `numel` the number of numbers in a tensor.
 
 # %%
 def parameters(module):
@@ -899,15 +859,15 @@ for d_model, head, max_length in [(12, 3, 6), (12, 4, 6), (12, 3, 100), (512, 8,
     print(f"d {d_model:3}, heads {head}, l {max_length:3}: counted {counted:7,}, formula {2 * d_model**2:7,}")
 
 # %% [markdown]
-# The number of heads makes no difference: more heads are smaller ones. The length makes none either, although the
-# library asks for the longest one, `max_length`, as it does for every S: other kinds need it.
+# More heads are smaller ones. The length makes no difference, although the library asks for the longest one,
+# `max_length`, as it does for every S: other kinds need it.
 #
 # ### Multiply-adds
 #
-# Parameters tell how much is stored. How much is computed? Take a product of two matrices, one with 6 rows and 12
-# columns, one with 12 rows and 4 columns. Each of the $6 \cdot 4$ numbers of the result is a sum of 12 products.
-# One product and its addition are called a *multiply-add*; there are $6 \cdot 12 \cdot 4$ of them. So the rule is:
-# **multiply the three sizes.** Here are all products of the scores, for one sentence of length $l$:
+# How much is computed? Take a product of two matrices, 6 × 12 and 12 × 4. Each of the $6 \cdot 4$ numbers of the
+# result is a sum of 12 products. One product and its addition are called a *multiply-add*; there are
+# $6 \cdot 12 \cdot 4$ of them: **multiply the three sizes.** Here are all products of the scores, for one sentence of
+# length $l$:
 #
 # | product | first factor | second factor | multiply-adds |
 # |---|---|---|---|
@@ -916,9 +876,8 @@ for d_model, head, max_length in [(12, 3, 6), (12, 4, 6), (12, 3, 100), (512, 8,
 # | comparison, one head | $l \times d_\text{head}$ | $d_\text{head} \times l$ | $l^2\,d_\text{head}$ |
 # | comparison, all heads | | | $l^2\,d$ |
 #
-# Together $2\,l\,d^2 + l^2\,d$. Softmax, division and biases are not in this count. torch has a counter of its
-# own. A *flop* is one operation on numbers, so it counts a
-# multiplication and an addition as two:
+# Together $2\,l\,d^2 + l^2\,d$, without softmax, division and biases. torch has a counter of its own. A *flop* is one
+# operation on numbers, so it counts a multiplication and an addition as two:
 
 # %%
 def multiply_adds(module, x):
@@ -958,20 +917,11 @@ for what, length, d_model in [("d doubled", 20, 64), ("l doubled", 40, 32)]:
     print(f"{what}: comparison {factors_grown[0]:.0f} times, projections {factors_grown[1]:.0f} times")
 
 # %% [markdown]
-# The comparison, $l^2 d$, grows with $d$ itself. The projections, $l\,d^2$, grow with its square. Nothing grows
-# with $d^3$: no product has three factors $d$. What does hurt is the *length*: the comparison grows with its
-# square. For short sentences the projections are the larger part, for long ones the comparison. They are equal
-# where $2\,l\,d^2 = l^2 d$:
-
-# %%
-d_model = 32
-for length in (16, 32, 64, 128, 256):
-    comparison, projections = counted_parts(length, d_model)
-    print(f"d {d_model}, l {length:3}: projections {projections:9,}, comparison {comparison:9,}")
-
-# %% [markdown]
-# At $l = 2d$: the counter agrees. A whole layer has more: values, mixture, output. At which length are projections
-# and pairs equal there? Write down a multiple of $d$; the answer comes behind the next exercise.
+# The comparison, $l^2 d$, grows with $d$ itself, the projections, $l\,d^2$, with its square, and nothing with $d^3$: no
+# product has three factors $d$. What does hurt is the *length*: the comparison grows with its square. For short
+# sentences the projections are the larger part, for long ones the comparison; they are equal where
+# $2\,l\,d^2 = l^2 d$, at $l = 2d$. A whole layer has more: values, mixture, output. At which length are projections and
+# pairs equal there? Write down a multiple of $d$; the answer comes behind the next exercise.
 
 # %%
 whole_layer = {"the length, as a multiple of d": None}  # a number
@@ -1047,6 +997,7 @@ def whole_parts(length, d_model):
     return projections, multiply_adds(layer, x) - projections
 
 
+assert len(set(counted_parts(length=64, d_model=32))) == 1  # for the scores alone they are equal at 2 d
 (equal_at,) = [length for length in range(1, 97) if len(set(whole_parts(length, d_model=24))) == 1]
 compare_guess(whole_layer, {"the length, as a multiple of d": equal_at // 24})
 
@@ -1063,12 +1014,11 @@ swapped_y = axes(swapped_y, "query d_head", "swapped_y")
 print_rows(["before", "after"], torch.stack([y[2], swapped_y[2]]))
 
 # %% [markdown]
-# The same. "saw" looks at "dog" with the same weight, because the score knows the two words and nothing of their
-# positions. Who saw whom is lost. This is the 0.2 of `share_right(train("dot_product"))` in chapter 00: there nothing
-# told the places apart either, so five questions about one sentence could not get five answers.
+# The same. The score knows the two words and nothing of their positions. Who saw whom is lost. (This is the 0.2 of
+# `share_right(train("dot_product"))` in chapter 00: nothing told the places apart there either.)
 #
-# It holds for every order and every token. Shuffle the tokens, and the map is shuffled the same way, rows and
-# columns; each result follows its token. The word for this is *equivariant*. Compare with the `y` above:
+# Shuffle the tokens in any way, and the map is shuffled the same way, rows and columns; each result follows its token.
+# The word for this is *equivariant*. Compare with the `y` above:
 
 # %%
 order = torch.tensor([2, 0, 5, 1, 4, 3])
@@ -1110,7 +1060,7 @@ print_rows(["before", "after"], torch.stack([result_of_saw(words), result_of_saw
 def follows_tokens(layer, x):
     """Do the results of a layer follow their tokens, in whatever order these come?
 
-    layer: a function from length d_model to length d_model. x: length d_model, at most 6 tokens.
+    layer: a function from length d_model to length d_model. x: length d_model, 4 or 5 tokens.
     Returns True if each token gets the same result, wherever it and the others stand; else False.
     Differences below 0.00001 are rounding.
     """
@@ -1136,7 +1086,7 @@ check("01.5", follows_tokens)
 # <details><summary>Hint 2: which orders?</summary>
 #
 # <code>itertools.permutations(range(len(x)))</code> gives all of them; <code>x[list(order)]</code> takes the rows.
-# Six tokens have 720 orders, which is not many. Which of them can you leave out, if a layer may break at any one?
+# Five tokens have 120 orders, which is not many. Which of them can you leave out, if a layer may break at any one?
 #
 # </details>
 # <details><summary>Hint 3: the check says the result is a Tensor</summary>
@@ -1147,7 +1097,7 @@ check("01.5", follows_tokens)
 # </details>
 
 # %% [markdown] solution="01.5"
-# "For every order" is what the definition says, and at most 720 orders are few enough to try. No smaller set is safe:
+# "For every order" is what the definition says, and at most 120 orders are few enough to try. No smaller set is safe:
 # a layer can be made that breaks at one chosen order only. `rtol=0` matters as well: without it `torch.allclose` allows
 # more where the numbers are larger, and the docstring gives one limit for all.
 
@@ -1206,8 +1156,8 @@ our_weights = axes_heads(our_weights, "batch head query key", "our_weights")
 
 # %% [markdown]
 # The library's layer is this one. Its class `Attention` knows nothing of dot products: the scores are a part that it
-# holds, `score`. Exchanging that part is how the next chapters work. The next cell, folded, gives it the same
-# parameters and stops if a map, a result or a gradient differs; it does so with torch's own function too,
+# holds, `score`. Exchanging that part is how the next chapters work. The folded cell gives it the same parameters and
+# stops if a map, a result or a gradient differs, and asks torch's own function too,
 # `nn.functional.scaled_dot_product_attention`, which on many machines never stores the whole map.
 
 # %% fold=true
@@ -1268,7 +1218,8 @@ def sentences(pairs):
 
 print(f"{len(pairs)} sentences for training, {len(new_pairs)} new ones")
 
-# %%
+# %% fold=true
+# @title The model, with our layer in it, and its training
 class WhoSaw(nn.Module):
     def __init__(self, with_positions):
         super().__init__()
@@ -1328,10 +1279,9 @@ plots.show(
 )
 
 # %% [markdown]
-# With positions, the layer has learned in a few seconds what was luck at the start of this chapter: "saw" looks at the
-# noun in front of it, also for pairs that it never met. Without positions it finds the *nouns*, and cannot do more:
-# both orders give "saw" the same result, so at best one of the two is right. More training cannot change that, as you
-# saw above.
+# With positions, the layer has learned what was luck at the start of this chapter: "saw" looks at the noun in front of
+# it, also for pairs that it never met. Without positions it finds the *nouns*, and cannot do more: both orders give
+# "saw" the same result, so at best one of the two is right. More training cannot change that.
 #
 # The sentences are built alike, so "look at position 1" is enough. Does it take a comparison of all pairs to do
 # that? Remember this task; chapter 02 has another answer.
@@ -1359,8 +1309,8 @@ for name, model in models.items():
 def hidden_keys(length):
     """Keys of two features, such that only two of them can ever win.
 
-    length: how many keys, at least 4. Returns the keys, float32, key d_head, with d_head = 2, no two of them the same
-    (they differ by at least 0.01 in some number, and none is larger than 100).
+    length: how many keys, 4 to 100. Returns the keys, float32, key d_head, with d_head = 2, no two of them the same
+    (they differ by at least 0.01 in some number), and no number larger than 100 or below -100.
     A key wins for a query, any two numbers, if its score is larger than those of all others; a difference as small
     as rounding does not count, and a tie is no win. Whatever the query, only two of your keys, always the same two,
     may win.
@@ -1397,7 +1347,7 @@ check("01.6", hidden_keys)
 # %% solution="01.6"
 def hidden_keys_aslant(length):
     end = torch.tensor([3.0, -2.0])
-    shares = torch.linspace(0, 1, length)[:, None] ** 2
+    shares = torch.linspace(0, 1, length)[:, None]
     return torch.tensor([1.0, 5.0]) + shares * end
 
 
@@ -1406,11 +1356,10 @@ check("01.6", hidden_keys_aslant)
 # %% [markdown]
 # ## Is the comparison needed at all?
 #
-# Look back at what the dot product pays for. Two of the four projections, $2d^2$ parameters, and a product that
-# grows with the square of the length, all of it so that every token can compare itself with every other. Does it
-# have to? A token could decide alone where to look. All sentences could even share one map. The paper calls every
-# such way to make scores a *synthesizer*, and asks how far one gets without the comparison. This question is what
-# the series is about.
+# The dot product pays $2d^2$ parameters, and a product that grows with the square of the length, so that every token
+# can compare itself with every other. Does it have to? A token could decide alone where to look. All sentences could
+# even share one map. The paper calls every such way to make scores a *synthesizer*, and asks how far one gets without
+# the comparison. This question is what the series is about.
 #
 # ## Three sentences to keep
 #

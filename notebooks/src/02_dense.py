@@ -125,7 +125,7 @@ b2 = axes(b2, "key", "b2")
 # %% [markdown]
 # ## The ladder
 #
-# You know its rungs from 01. Here are three; the one with matrix products is yours.
+# You know its rungs from 01. The loops come first; the rung with matrix products is yours, before you see the others.
 #
 # ### Loops say the equation aloud
 #
@@ -152,45 +152,18 @@ print_rows(words, scores)
 # %% [markdown]
 # Row "the" belongs to token 0. Its six numbers say how much "the" wants position 0, position 1, and so on.
 #
-# ### Named axes, and a module
-
-# %%
-def dense_scores(x, W1, b1, W2, b2):
-    hidden = einsum(x, W1, "query d_model, d_model d_head -> query d_head") + b1
-    return einsum(hidden.relu(), W2, "query d_head, d_head key -> query key") + b2
-
-
-module = nn.Sequential(nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 6))  # one after the other
-_ = module.load_state_dict({"0.weight": W1.T, "0.bias": b1, "2.weight": W2.T, "2.bias": b2})
-
-# %% fold=true
-# @title The three give the same scores, and the same gradients
-agree(dense_scores(x, W1, b1, W2, b2), scores)
-agree(module(x), scores)
-factors = draw(6, 6, high=2)
-(module(x) * factors).sum().backward()
-of_module = [module[0].weight.grad.T, module[0].bias.grad, module[2].weight.grad.T, module[2].bias.grad]
-for function in (scores_with_loops, dense_scores):
-    parameters = [parameter.clone().requires_grad_() for parameter in (W1, b1, W2, b2)]
-    ours = torch.autograd.grad((function(x, *parameters) * factors).sum(), parameters)
-    for pair in zip(ours, of_module, strict=True):
-        agree(*pair)
-
-# %% [markdown]
-# `nn.Linear` stores its matrix with the output axis first, hence `.T`. For `W2` torch refuses the wrong way round: 12
-# × 6 is not 6 × 12. `W1` is square: it slips in, and only the numbers tell.
-#
 # ### Exercise 02.1: scores from the parameters of two nn.Linear
 #
-# *8 minutes, easy.* The rung that is missing, for a batch of sentences, and for matrices as `nn.Linear` stores them.
-# Try it without a loop and without `nn.Linear`. The check takes another number of keys than of tokens.
+# *8 minutes, easy.* The next rung, for a batch of sentences, and for matrices as `nn.Linear` stores them, with the
+# output axis first. Try it without a loop and without `nn.Linear`. The check takes another number of keys than of
+# tokens.
 
 # %% exercise="02.1" points=1
 def linear_scores(x, W1, b1, W2, b2):
     """Equation (2) for every token of every sentence.
 
     x: batch length d_model. W1: d_head d_model, b1: d_head. W2: key d_head, b2: key; output axis first.
-    Returns the scores, batch query key.
+    d_head is as large as d_model. Returns the scores, batch query key.
     """
     ### BEGIN SOLUTION
     hidden = torch.relu(x @ W1.T + b1)
@@ -225,6 +198,35 @@ def linear_scores_by_names(x, W1, b1, W2, b2):
 
 
 check("02.1", linear_scores_by_names)
+
+# %% [markdown]
+# ### Named axes, and a module
+
+# %%
+def dense_scores(x, W1, b1, W2, b2):
+    hidden = einsum(x, W1, "query d_model, d_model d_head -> query d_head") + b1
+    return einsum(hidden.relu(), W2, "query d_head, d_head key -> query key") + b2
+
+
+module = nn.Sequential(nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 6))  # one after the other
+_ = module.load_state_dict({"0.weight": W1.T, "0.bias": b1, "2.weight": W2.T, "2.bias": b2})
+
+# %% fold=true
+# @title The loops, the named axes and the module give the same scores, and the same gradients
+agree(dense_scores(x, W1, b1, W2, b2), scores)
+agree(module(x), scores)
+factors = draw(6, 6, high=2)
+(module(x) * factors).sum().backward()
+of_module = [module[0].weight.grad.T, module[0].bias.grad, module[2].weight.grad.T, module[2].bias.grad]
+for function in (scores_with_loops, dense_scores):
+    parameters = [parameter.clone().requires_grad_() for parameter in (W1, b1, W2, b2)]
+    ours = torch.autograd.grad((function(x, *parameters) * factors).sum(), parameters)
+    for pair in zip(ours, of_module, strict=True):
+        agree(*pair)
+
+# %% [markdown]
+# `nn.Linear` stores its matrix with the output axis first, hence `.T`. For `W2` torch refuses the wrong way round: 12
+# × 6 is not 6 × 12. `W1` is square: it slips in, and only the numbers tell.
 
 # %% [markdown]
 # ## What the relu is for

@@ -106,7 +106,7 @@ def _weights_and_value(draw):
     sizes = _sizes(draw)
     batch, head, length = sizes["batch"], sizes["head"], sizes["length"]
     return {
-        "weights": draw.normal(batch, head, length, length).softmax(dim=-1),
+        "weights": (2 * draw.normal(batch, head, length, length)).softmax(dim=-1),  # small weights count, too
         "value": draw.normal(batch, length, sizes["d_model"]),
     }
 
@@ -247,10 +247,10 @@ WEIGHTED_SUM = Exercise(
 
 
 def _trap_sizes(draw):
-    """Sizes that are all different, but in three trials of four some are 1; never the length."""
+    """Sizes that are all different, but in four trials of five some are 1; never length and head at once."""
     sizes = draw.sizes("batch length head d_head")
     del sizes["d_model"]
-    return sizes | dict.fromkeys(draw.in_turn(((), ("d_head",), ("batch",), ("head", "d_head"))), 1)
+    return sizes | dict.fromkeys(draw.in_turn(((), ("d_head",), ("batch",), ("head", "d_head"), ("length",))), 1)
 
 
 def _what_it_hides(answer, batch, length, head, d_head):
@@ -262,11 +262,13 @@ def _what_it_hides(answer, batch, length, head, d_head):
     trap = features.reshape(batch, head, length, d_head)
     wrong = int((trap != _split_with_transpose(features, head)).sum())
     dull = sum(len(sentence.unique()) < 2 for sentence in features)
-    return {
+    facts = {
         "shape": "batch length d_model",
         "trap and split": f"they differ in {wrong} of {trap.numel()} numbers" if wrong else "they agree",
         "numbers": f"{dull} of {batch} sentences hold one number alone" if dull else "each sentence has two or more",
     }
+    odd = int((~features.isfinite()).sum())  # NaN differs from itself, and infinity is no number to take for another
+    return facts | ({"trap and split": f"not compared: {odd} numbers are NaN or infinite"} if odd else {})
 
 
 def _first_number(batch, length, head, d_head):
@@ -305,7 +307,7 @@ HIDE_THE_TRAP = Exercise(
     name="hide_the_trap",
     minutes=15,
     level="medium",
-    trials=4,
+    trials=5,
     inputs=_trap_sizes,
     run=_what_it_hides,
     returns="what is true of your features",
@@ -329,9 +331,9 @@ HIDE_THE_TRAP = Exercise(
                 lambda batch, length, head, d_head: (torch.arange(head * d_head) < d_head).float().expand(
                     batch, length, -1
                 ),
-            "every part of d_head numbers is the same: with a d_head of 1 that is one number alone.":
+            "it needs a d_head of 2 or more: with 1, each sentence holds one number alone.":
                 lambda batch, length, head, d_head: torch.arange(float(d_head)).repeat(head).expand(batch, length, -1),
-            "only the first sentence holds two different numbers.":
+            "only one of the sentences holds two different numbers.":
                 lambda batch, length, head, d_head: _first_number(batch, length, head, d_head)
                 * (torch.arange(batch) == 0)[:, None, None],
             "the second number of a sentence is set apart: it stays where it is only while d_head is at least 2.":

@@ -8,6 +8,7 @@ import torch
 from einops import einsum, rearrange
 from torch import nn
 
+from synth_lib.checks.compare import kind_of
 from synth_lib.checks.exercise import Exercise, Reads, RowsSumTo1, ZeroOutside, mistakes
 from synth_lib.masks import masked_softmax
 
@@ -26,16 +27,17 @@ CUBE = 'Is it "O(d³)"?'
 ORDER = "Where it breaks: it does not know the order"
 
 
-# 01.1. The first token of a text, with no keys yet; the second, with one; and a later one.
+# 01.1. The first token of a text, with no keys yet; the second, with one, in a head of one number; and a later one.
 
 
 def _newest_inputs(draw):
     d_head = 4  # that of the chapter, which some take for every d_head
     while d_head == 4:
         key, d_model, d_head = draw.sizes("key d_model d_head", low=3).values()
+    key, d_head = draw.in_turn(((key + 10, d_head), (0, d_head), (1, 1)))
     return {
         "token": draw.normal(d_model),
-        "keys": draw.normal(draw.in_turn((key, 0, 1)), d_head),
+        "keys": draw.normal(key, d_head),
         "W_query": draw.normal(d_model, d_head) / sqrt(d_model),
         "W_key": draw.normal(d_model, d_head) / sqrt(d_model),
     }
@@ -164,7 +166,7 @@ NEWEST_ROW = Exercise(
             "the keys are returned as they came, without the new one.": _kept(lambda old, own: old),
             "the new key stands in front; the oldest comes first.": _kept(lambda old, own: torch.cat([own, old])),
             "they are transposed: a row belongs to a token.": _kept(lambda old, own: torch.cat([old, own]).T),
-            "squeeze takes away the axis of the tokens at the first one.":
+            "squeeze takes away an axis of size 1: the tokens', at the first one, or the features', in a small head.":
                 _kept(lambda old, own: torch.cat([old, own]).squeeze()),
         },
     }, by_part=True),
@@ -423,7 +425,7 @@ def _mask_inputs(draw):
     sizes = draw.sizes("batch head length", low=2)
     batch, head, length = sizes["batch"], sizes["head"], sizes["length"] + 4
     batch, head, length = draw.in_turn(((batch, head, length), (batch, head, length), (1, 1, 1)))
-    scores = draw.normal(batch, head, length, length)
+    scores = 3 * draw.normal(batch, head, length, length)  # small weights, too
     if length == 1:
         return {"scores": scores, "allowed": torch.ones(1, 1, 1, 1, dtype=torch.bool)}
     allowed = draw.normal(batch, 1, length, length) > 0
@@ -470,6 +472,10 @@ def _exponentials_alone(scores, allowed):
 def _late_and_shared_out(scores, allowed):
     weights = scores.softmax(dim=-1) * allowed
     return weights / weights.sum(dim=-1, keepdim=True).clamp(min=1e-9)
+
+
+def _logarithm_taken(scores):
+    return (scores - scores.logsumexp(dim=-1, keepdim=True)).exp()
 
 
 def _masked_in_loops(scores, allowed):
@@ -547,6 +553,11 @@ MASKED_WEIGHTS = Exercise(
                 lambda scores, allowed: _masked_lowest(scores, allowed).squeeze(),
             "the lowest score is filled in; in the row that it comes from, a forbidden key still gets a share.":
                 lambda scores, allowed: scores.masked_fill(~allowed, scores.min()).softmax(dim=-1) * allowed,
+            "the logarithm of a sum is subtracted; where scores are large, float32 rounds it. Subtract the largest "
+            "score of the row first.":
+                lambda scores, allowed: (
+                    _logarithm_taken(scores.masked_fill(~allowed, -torch.inf)).nan_to_num(0.0)
+                ),
             "a row that may look nowhere is filled with ones; it should be zeros.":
                 lambda scores, allowed: torch.where(
                     allowed.any(dim=-1, keepdim=True), _masked_infinity(scores, allowed), scores.softmax(dim=-1)
@@ -607,6 +618,9 @@ MASKED_WEIGHTS = Exercise(
 
 def _work_inputs(draw):
     sizes = draw.sizes("batch length head d_head", high=9)
+    if draw.in_turn((False, False, True)):  # so large that float32 rounds the results
+        head, d_head = sizes["head"] | 1, 20 * sizes["d_head"] + 41
+        sizes |= {"batch": 5, "length": 10 * sizes["length"] + 109, "head": head, "d_model": head * d_head}
     return {name: sizes[name] for name in ("batch", "length", "d_model", "head")}
 
 
@@ -696,8 +710,9 @@ LAYER_WORK = Exercise(
 )  # fmt: skip
 
 
-# 01.5. The layers of one trial: each shortcut of a test is fooled by at least one. The tokens come sorted by
-# their first number, so that some layers can tell in which order they see them.
+# 01.5. Four tokens meet all layers: each shortcut of a test is fooled by at least one. Five tokens meet one layer that
+# never breaks, and layers that break at one order alone. The tokens come sorted by their first number, so that some
+# layers can tell in which order they see them.
 
 
 def _attend(x, allowed=None):
@@ -735,10 +750,9 @@ def _changed_at(x, positions):
     return y
 
 
-def _one_number_changed(x):
-    """In any other order than the sorted one."""
-    y = x.tanh()
-    y[0, 0] += 3e-5 * (_pairs_out_of_order(x) > 0)
+def _one_number_changed(x, y, size):
+    """The results y, one number of which changes in any other order than the sorted one."""
+    y[0, 0] += size * (_pairs_out_of_order(x) > 0)
     return y
 
 
@@ -773,31 +787,47 @@ LAYERS = {
     "layer that turns each row by its position": lambda x: torch.stack([row.roll(i) for i, row in enumerate(x)]),
     "layer that adds 0.0001 for each position": lambda x: x.tanh() + 1e-4 * torch.arange(len(x))[:, None],
     "layer that adds 0.00002 for each position": lambda x: x.tanh() + 2e-5 * torch.arange(len(x))[:, None],
-    "layer that changes one number by 0.00003": _one_number_changed,
-    "layer that differs by 0.000008 at most": lambda x: x.tanh() + 2e-6 * torch.arange(len(x))[:, None],
+    "layer that changes one number by 0.000015": lambda x: _one_number_changed(x, x.tanh() / 10, 1.5e-5),
+    "layer of large results that changes one number by 0.00003": lambda x: _one_number_changed(x, 20 + x.tanh(), 3e-5),
+    "layer that differs by 0.000008 at most": lambda x: x.tanh() + torch.linspace(0, 8e-6, len(x))[:, None],
 }
 
 
 def _follows_inputs(draw):
-    d_model, length = draw.sizes("d_model length", low=4, high=5).values()  # 5! orders are quick, 6! are not
+    d_model, length, names = draw.in_turn(((5, 4, LAYERS), (4, 5, ["layer that takes each token alone"])))
     x = draw.normal(length, d_model)
-    return {"layer": dict(LAYERS), "x": x[x[:, 0].argsort()]}
+    return {"layer": {name: LAYERS[name] for name in names}, "x": x[x[:, 0].argsort()]}
 
 
-def _breaks_at(order):
-    return lambda x: x - 0.01 * (x[:, 0].argsort().argsort().tolist() == list(order))
+def _layers_for(x):
+    """Layers that know these tokens. Two of those that break at one order do it at one of the last, as in a loop."""
+    orders, chance = list(permutations(range(len(x)))), random.Random(str(x.tolist()))
+    orders = chance.sample(orders[1:], 3) + chance.sample(orders[-len(orders) // len(x) :], 2)
+    single = {f"layer that breaks only at the order {order}": _breaks_at(x[list(order), 0]) for order in orders}
+    others = {"layer that knows the places of all tokens but yours": _at_home_with(x)}
+    return others | single if len(x) == 4 else single
+
+
+def _breaks_at(first_numbers):
+    return lambda x: x - 0.01 * torch.equal(x[:, 0], first_numbers)
+
+
+def _at_home_with(known):
+    """It follows these tokens in every order, and adds positions to any others."""
+    return lambda x: x.tanh() + _positions(x) * (not torch.equal(x[x[:, 0].argsort()], known))
 
 
 def _judge_layers(answer, layer, x):
     """What an answer says of each layer. One that shuffles at random gets the same shuffles in every call: then the
     check can say why that is not enough."""
-    orders = random.Random(str(x.tolist())).sample(list(permutations(range(len(x))))[1:], 4)
-    single = {f"layer that breaks only at the order {order}": _breaks_at(order) for order in orders}
-    said = {}
-    for name, one in (layer | single).items():
+    said, before = {}, x.clone()
+    for name, one in (layer | _layers_for(before)).items():
+        own = before.clone()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
-            said[name] = answer(layer=one, x=x)
+            said[name] = answer(layer=one, x=own)
+        if not torch.equal(own, before):
+            x.copy_(own)  # the check sees it
     return said
 
 
@@ -854,6 +884,7 @@ FOLLOWS_TOKENS = Exercise(
     level="hard",
     inputs=_follows_inputs,
     returns="True or False",
+    trials=2,
     right=(_follows(_orders), _follows_in_loops, _follows_by_matrices),
     run=_judge_layers,
     wrong=mistakes({
@@ -894,9 +925,12 @@ FOLLOWS_TOKENS = Exercise(
                 _follows(_orders, lambda one, other: torch.allclose(one, other, rtol=0, atol=1e-3)),
             "a difference of 0.00002 passes as rounding; the docstring allows less.":
                 _follows(_orders, lambda one, other: torch.allclose(one, other, rtol=0, atol=1e-4)),
-            "a difference of less than 0.00001 counts; the docstring calls that rounding. (The limit of torch.allclose "
-            "is smaller unless you say atol.)":
+            "a difference of less than 0.00001 counts, or several are added up; the docstring calls each one rounding. "
+            "(The limit of torch.allclose is smaller unless you say atol.)":
                 _follows(_orders, lambda one, other: torch.allclose(one, other, rtol=0, atol=1e-6)),
+            "larger numbers may differ by more, as torch.allclose does it unless you say rtol=0; the docstring has one "
+            "limit for all.":
+                _follows(_orders, lambda one, other: torch.allclose(one, other, atol=1e-5)),
             "the mean of all differences is compared; a single one can hide among many.":
                 _follows(_orders, lambda one, other: (one - other).abs().mean() < 1e-5),
             "one number that fits is enough for your test; all must fit.":
@@ -923,13 +957,20 @@ FOLLOWS_TOKENS = Exercise(
 def _describe(keys, length):
     """What a table of keys is, in words: RIGHT_KEYS if it is what the exercise asks for."""
     if not isinstance(keys, torch.Tensor):
-        return type(keys).__name__
+        return f"{kind_of(keys)}, not a tensor"
     if keys.dtype != torch.float32 or keys.shape != (length, 2):
-        return f"{str(keys.dtype).removeprefix('torch.')} of shape {tuple(keys.shape)}"
+        kind = str(keys.dtype).removeprefix("torch.")
+        return f"{kind} of shape {tuple(keys.shape)}, not float32 of shape {(length, 2)}"
     return RIGHT_KEYS if keys.isfinite().all() else "numbers that are not finite"
 
 
 RIGHT_KEYS = "a table of float32, key d_head"
+FACTS = (
+    "what is returned",
+    "pairs of keys that differ by less than 0.01",
+    "numbers that are larger than 100",
+    "keys that can win",
+)
 
 
 def _winners(keys):
@@ -953,8 +994,8 @@ def _facts_of_keys(answer, length):
         keys = keys.detach().double()
         same = (int(((keys[:, None] - keys).abs().amax(dim=-1) < 0.0099).sum()) - length) // 2
         large, winners = int((keys.abs() > 100).sum()), _winners(keys)
-    names = "what is returned", "pairs of keys that are the same", "numbers that are too large", "keys that can win"
-    return dict(zip(names, (kind, same, large, winners), strict=True))
+    facts = kind, same, large, winners
+    return dict(zip(FACTS, facts, strict=True))
 
 
 HIDDEN = "Stretch 01.6: tokens that nobody can look at"
@@ -972,7 +1013,7 @@ def _on_a_circle(length):
 def _inside(corners, length):
     """Keys at these corners, all others near their middle."""
     corners = torch.tensor(corners)
-    more = torch.arange(length - len(corners))[:, None] * torch.tensor([0.02, 0.03])
+    more = torch.linspace(0, 1, length - len(corners))[:, None] * torch.tensor([1.2, 1.3])
     return torch.cat([corners, corners.mean(dim=0) + more])
 
 
@@ -982,13 +1023,13 @@ HIDDEN_KEYS = Exercise(
     name="hidden_keys",
     minutes=15,
     level="hard",
-    inputs=lambda draw: {"length": draw.in_turn((4, 6, 9))},
+    inputs=lambda draw: {"length": draw.in_turn((4, 7, 100))},
     returns="key d_head",
     run=_facts_of_keys,
     right=(
         _on_a_line,
         lambda length: torch.tensor([[1.0, -2.0]]) * torch.linspace(-3, 5, length)[:, None] + torch.tensor([0.3, 7.0]),
-        lambda length: torch.tensor([[0.0, 1.5**i] for i in range(length)]).flip(0),
+        lambda length: torch.tensor([[0.0, i * (0.02 + 0.009 * i)] for i in range(length)]).flip(0),
     ),
     wrong=mistakes({
         HIDDEN: {

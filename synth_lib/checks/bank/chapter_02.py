@@ -1,5 +1,6 @@
 """The exercises of chapter 02, Dense: equations (1) to (3) of arXiv 2005.00743."""
 
+from functools import partial
 from math import prod, sqrt
 
 import torch
@@ -7,6 +8,7 @@ from einops import einsum, rearrange
 from torch.nn import functional as F
 
 from synth_lib.attention import Attention
+from synth_lib.checks.compare import kind_of
 from synth_lib.checks.exercise import Exercise, Reads, RowsSumTo1, mistakes
 from synth_lib.scores import Dense
 
@@ -26,14 +28,17 @@ LIBRARY = "The same as the library's layer"
 
 
 # 02.1. W1 is square, so that a transposed one fits; x, W2 and the scores differ in shape, so that they are told apart.
+# There are more keys than tokens or fewer, and some tokens are large.
 
 
 def _linear_inputs(draw):
     sizes = draw.sizes("batch length key d_model", low=3)
     batch, length, key, d_model = sizes["batch"], sizes["length"], sizes["key"], sizes["d_model"]
-    batch, length, key = draw.in_turn(((batch, length, key), (batch, length, key), (1, 1, 1)))
+    few, many = sorted((length, key))
+    batch, length, key = draw.in_turn(((batch, few, many), (batch, many, few), (1, 1, 1)))
+    large = torch.where(torch.arange(length) % 3 == 1, 500.0, 1.0)[:, None]
     return {
-        "x": draw.normal(batch, length, d_model),
+        "x": draw.normal(batch, length, d_model) * large,
         "W1": draw.normal(d_model, d_model),
         "b1": draw.normal(d_model),
         "W2": draw.normal(key, d_model),
@@ -46,13 +51,14 @@ def _linear_matmul(x, W1, b1, W2, b2):
 
 
 def _linear_in_loops(x, W1, b1, W2, b2):
-    scores = torch.empty(len(x), x.shape[1], len(W2))
-    for b in range(len(x)):
-        for i in range(x.shape[1]):
-            hidden = [b1[h] + sum(W1[h, d] * x[b, i, d] for d in range(x.shape[2])) for h in range(len(W1))]
-            for j in range(len(W2)):
-                scores[b, i, j] = b2[j] + sum(W2[j, h] * max(hidden[h], 0.0 * hidden[h]) for h in range(len(W1)))
-    return scores
+    x, W1, b1, W2, b2 = (part.tolist() for part in (x, W1, b1, W2, b2))
+    scores = [[[*b2] for _ in sentence] for sentence in x]
+    for b, sentence in enumerate(x):
+        for i, token in enumerate(sentence):
+            hidden = [b1[h] + sum(W1[h][d] * token[d] for d in range(len(token))) for h in range(len(b1))]
+            for j in range(len(b2)):
+                scores[b][i][j] += sum(W2[j][h] * max(hidden[h], 0.0) for h in range(len(b1)))
+    return torch.tensor(scores)
 
 
 def _linear_einsum(x, W1, b1, W2, b2):
@@ -76,15 +82,9 @@ LINEAR_SCORES = Exercise(
         lambda x, W1, b1, W2, b2: F.linear(F.relu(F.linear(x, W1, b1)), W2, b2),
     ),
     wrong=mistakes({
-        MODULE: {
+        EQUATIONS: {
             "W1 is used the wrong way round. It is square, so torch does not complain.":
                 lambda x, W1, b1, W2, b2: (x @ W1 + b1).relu() @ W2.T + b2,
-        },
-        RELU: {
-            "there is no relu, so the two layers are no more than one.":
-                lambda x, W1, b1, W2, b2: (x @ W1.T + b1) @ W2.T + b2,
-        },
-        EQUATIONS: {
             "the relu acts on the scores, not between the two layers.":
                 lambda x, W1, b1, W2, b2: ((x @ W1.T + b1) @ W2.T + b2).relu(),
             "there is a second relu, on the scores; scores may be negative.":
@@ -104,6 +104,10 @@ LINEAR_SCORES = Exercise(
             "squeeze also takes away the axis of one sentence, one token or one position.":
                 lambda x, W1, b1, W2, b2: _linear_matmul(x, W1, b1, W2, b2).squeeze(),
         },
+        RELU: {
+            "there is no relu, so the two layers are no more than one.":
+                lambda x, W1, b1, W2, b2: (x @ W1.T + b1) @ W2.T + b2,
+        },
         RESULT: {
             "there is a softmax, and along the queries; the exercise asks for the scores before it.":
                 lambda x, W1, b1, W2, b2: _linear_matmul(x, W1, b1, W2, b2).softmax(dim=1),
@@ -114,15 +118,16 @@ LINEAR_SCORES = Exercise(
 )  # fmt: skip
 
 
-# 02.2. A sentence of six words at most, one of them twice. The new one is as long, shorter, or a single word.
+# 02.2. A sentence of five words or more, one of them twice. The new one is shorter, as long, or a single word; but for
+# the last, one word stands twice in it.
 
 WORDS = "the dog saw a small bird cat fox".split()
 KINDS = ("dense", "dot product")
 
 
 def _again_inputs(draw):
-    kind, short = draw.in_turn([(kind, short) for short in (False, True) for kind in KINDS])
-    d_model, size = draw.sizes("d_model length", low=4, high=6).values()
+    d_model, size = draw.sizes("d_model length", low=5, high=7).values()
+    kind, new_size = draw.in_turn((("dense", 4), ("dot product", size), ("dense", size), ("dot product", 1)))
     first = draw.integer(0, len(WORDS) - 1)
     words = [WORDS[(first + 3 * i) % len(WORDS)] for i in range(size - 1)]  # 3 steps in 8: no word twice
     words.append(words[1])
@@ -133,7 +138,7 @@ def _again_inputs(draw):
         scores = scores + draw.normal(size)
     else:
         scores = (x @ draw.normal(d_model, d_model)) @ (x @ draw.normal(d_model, d_model)).T
-    new_words = [words[2]] if short else [words[i] for i in (3, 0, 2, 0)[: draw.integer(3, 4)]]
+    new_words = [words[i] for i in (3, 0, 2, 0, 4, 1, 3)[:new_size]]
     return {"kind": kind, "scores": scores, "words": words, "new_words": new_words}
 
 
@@ -372,7 +377,10 @@ SAVED_MAPS = Exercise(
                     (_saved_scores(x, hidden_weight, hidden_bias, weight, 0 * bias).sum(dim=1, keepdim=True)
                      + bias[:, None])[..., : x.shape[1]].softmax(dim=-1)
                 ),
-            "the bias of the second layer is missing.": _with(bias=lambda b: 0 * b),
+            "the hidden numbers of all heads are added up; each head has its own.":
+                _of_hidden(lambda hidden, head: _split(hidden, head).sum(dim=1, keepdim=True)),
+            "the bias of the second layer is missing, or lies along the queries, where the softmax does not notice it.":
+                _with(bias=lambda b: 0 * b),
             "squeeze also takes away the axis of one sentence, one head or one token.":
                 lambda **given: _saved(**given).squeeze(),
         },
@@ -567,7 +575,8 @@ LAYER_COST = Exercise(
 # - Token n moves two keys by opposite amounts, one key down or one up, by its position: sums cancel, or signs mislead.
 # - One row shifts as a whole, all keys by the same amount: a softmax would hide it. In the others no token moves all.
 # - Below the limit, all other rows depend on all tokens: as by rounding, but the same on every machine.
-# The others do not notice a certain change of a token, or lie close to the limit, on either side.
+# The others do not notice a certain change of a token, or lie close to the limit, on either side. The last two tokens
+# are twins, with positive numbers alone, and some numbers hardly change if they are set to 1, to 0 or to their squares.
 
 
 def _reading(feature, length, d_model, draw):
@@ -585,30 +594,45 @@ def _one_number_each(length, d_model, draw):
 
 
 def _near_the_limit(length):
-    """Row 0 reads the last number of token 1 a little above the limit, the others that of token 0 a little below."""
-    A = torch.zeros(length, length, length)
-    A[0, 1, 2], A[1:, 0, 1] = 4e-5, 3e-6
+    """Rows 0 and 1 read the first number of tokens 1 and 2 a little above the limit. All others read the last number of
+    token 0 a little below it, with all keys, so that a sum of what is below lies above."""
+    above, below = torch.zeros(length, length, length), torch.zeros(length, length, length)
+    above[0, 1, 2] = above[1, 2, 3] = 2.5e-5
+    below[2:, 0] = 5.5e-6
 
     def score(x):
-        return einsum(x[:, -1], A, "length, query length key -> query key")
+        one, other = (einsum(x[:, m], A, "length, query length key -> query key") for m, A in ((0, above), (-1, below)))
+        return one + other
 
     return score
 
 
+def _differences_of(x):
+    return x - x.mean(dim=1, keepdim=True)
+
+
+def _layer_norm_squared(x):
+    """Nothing moves if a token is shifted, stretched or turned to its negative."""
+    return _differences_of(x).square() / _differences_of(x).square().sum(dim=1, keepdim=True).clamp(min=1e-6)
+
+
 def _depends_inputs(draw):
-    sizes = draw.sizes("length d_model", low=4)
+    sizes = draw.sizes("length d_model", low=4, high=6)
     length, d_model = sizes["length"], sizes["d_model"]
     features = {
-        "score that reads differences between the numbers of a token": lambda x: x - x.mean(dim=1, keepdim=True),
+        "score that reads differences between the numbers of a token": _differences_of,
         "score that reads squares": lambda x: x * x,
-        "score that reads the direction of a token": lambda x: x / x.norm(dim=1, keepdim=True),
+        "score that reads squares behind a layer norm": _layer_norm_squared,
         "score that reads the sum of a token": lambda x: x.sum(dim=1, keepdim=True).expand_as(x),
     }
     scores = {name: _reading(feature, length, d_model, draw) for name, feature in features.items()}
     scores["score whose rows read one number of a token each"] = _one_number_each(length, d_model, draw)
     scores["score near the limit"] = _near_the_limit(length)
     scores["score of many kinds"] = _many(length, d_model, draw)
-    return {"score": _Scores(scores), "x": draw.normal(length, d_model)}
+    x = draw.normal(length, d_model)
+    x[1, 0], x[2, 0] = 1.1, 0.1
+    x[-2:] = x[-2].abs()
+    return {"score": _Scores(scores), "x": x}
 
 
 class _Scores:
@@ -690,7 +714,10 @@ def _depends_by_change(score, x):
 
 
 def _depends_by_jacobian(score, x):
-    return torch.autograd.functional.jacobian(score, x).abs().amax(dim=(1, 3)) > 1e-5
+    return _jacobian(score, x).abs().amax(dim=(1, 3)) > 1e-5
+
+
+_jacobian = partial(torch.autograd.functional.jacobian, vectorize=True)  # all rows at once
 
 
 def _depends_in_loops(score, x):
@@ -718,7 +745,7 @@ def _probe(change, limit=1e-5):
 
 def _by_jacobian(reduce, limit=1e-5):
     """An answer that reduces the Jacobian, query key length d_model, to a table, and compares with this limit."""
-    return lambda score, x: reduce(torch.autograd.functional.jacobian(score, x)) > limit
+    return lambda score, x: reduce(_jacobian(score, x)) > limit
 
 
 DEPENDS_ON = Exercise(
@@ -729,6 +756,7 @@ DEPENDS_ON = Exercise(
     level="medium",
     inputs=_depends_inputs,
     returns="query length",
+    trials=2,
     run=lambda answer, score, x: {name: answer(score=one, x=x) for name, one in score.named.items()},
     right=(_depends_by_change, _depends_by_jacobian, _depends_in_loops),
     wrong=mistakes({
@@ -738,7 +766,8 @@ DEPENDS_ON = Exercise(
                 _probe(lambda token: token + 1),
             "the token is turned to its negative; a score may read squares alone, and does not notice.":
                 _probe(lambda token: -token),
-            "the token becomes longer or shorter; a score may read its direction alone, and does not notice.":
+            "the token becomes longer or shorter; a score may read its direction alone, as behind a layer norm, and "
+            "does not notice.":
                 _probe(lambda token: 2 * token),
             "the numbers of the token change places; a score may read their sum alone, and does not notice.":
                 _probe(lambda token: token.flip(0)),
@@ -771,7 +800,8 @@ DEPENDS_ON = Exercise(
             "what lies not far above the limit is missed: the token is changed too little, a mean makes it smaller, or "
             "the limit is larger than that of the docstring.":
                 _probe(lambda token: token + torch.linspace(0.5, 1.5, len(token)), limit=1e-4),
-            "what lies not far below the limit is counted: the limit is smaller than that of the docstring.":
+            "what lies not far below the limit is counted: the token is changed by much more than 1, differences are "
+            "added up, or the limit is smaller than that of the docstring.":
                 _probe(lambda token: token + torch.linspace(0.5, 1.5, len(token)), limit=1e-6),
             "the row is added up first, and changes up and down cancel.":
                 lambda score, x: torch.stack(
@@ -799,54 +829,56 @@ DEPENDS_ON = Exercise(
         RESULT: {
             "the weights are measured, not the scores: where a whole row of scores shifts, the softmax hides it.":
                 lambda score, x: (
-                    torch.autograd.functional.jacobian(lambda z: score(z).softmax(dim=-1), x).abs().amax(dim=(1, 3))
-                    > 1e-5
+                    _jacobian(lambda z: score(z).softmax(dim=-1), x).abs().amax(dim=(1, 3)) > 1e-5
                 ),
         },
     }),
 )  # fmt: skip
 
-# 02.6. An answer becomes the number of tokens that look at the wrong position, in three parts of the line.
+# 02.6. An answer becomes what it is, and where tokens look in three parts of the line.
 
 OTHERS = (-20.0, -3.0, -0.4, 0.7, 6.0, 20.0)  # second numbers of a token, which must not matter
 PARTS = ("W1", "b1", "W2", "b2")
+LOOKS = {-1: "position 0", 1: "position 1", 0: "both alike"}
+FOUR = "W1, b1, W2, b2 of float32"
 
 
 def _describe(parameters):
     """What was returned, in words: FOUR if it is what the exercise asks for."""
-    if not isinstance(parameters, tuple) or len(parameters) != 4:
-        return f"a {type(parameters).__name__}" + (f" of {len(parameters)}" if isinstance(parameters, tuple) else "")
+    if not isinstance(parameters, (tuple, list)) or len(parameters) != 4:
+        return f"{kind_of(parameters)}, not four tensors"
     for name, part, shape in zip(PARTS, parameters, ((2, 2), (2,), (2, 2), (2,)), strict=True):
         if not isinstance(part, torch.Tensor):
-            return f"{name} is a {type(part).__name__}"
+            return f"{name} is {kind_of(part)}, not a tensor"
         if part.shape != shape or part.dtype != torch.float32:
-            return f"{name} is {str(part.dtype).removeprefix('torch.')} of shape {tuple(part.shape)}"
+            kind = str(part.dtype).removeprefix("torch.")
+            return f"{name} is {kind} of shape {tuple(part.shape)}, not float32 of shape {shape}"
+        if not part.isfinite().all():
+            return f"{name} holds a number that is NaN or infinite"
     return FOUR
 
 
-FOUR = "W1, b1, W2, b2 of float32"
-
-
-def _tokens_astray(answer, limit):
+def _where_tokens_look(answer, limit):
     parameters = answer(limit=limit)
-    kind, astray, ties = _describe(parameters), [None, None, None], None
+    kind, facts = _describe(parameters), dict.fromkeys((SECOND, WITHIN, BELOW, ABOVE))
     if kind == FOUR:
         W1, b1, W2, b2 = (part.detach().double() for part in parameters)  # rounding must not break a tie
-        ties, ends = 0, [(-limit + 0.01, limit - 0.01), (-20.0, -limit - 0.01), (limit + 0.01, 20.0)]
-        for part, (begin, end) in enumerate(ends):
-            first = torch.linspace(begin, end, 41, dtype=torch.float64)
-            x = torch.cartesian_prod(first, torch.tensor(OTHERS, dtype=torch.float64))
+        others, differs = torch.tensor(OTHERS, dtype=torch.float64), False
+        ends = {WITHIN: (-limit + 0.01, limit - 0.01), BELOW: (-20.0, -limit - 0.01), ABOVE: (limit + 0.01, 20.0)}
+        for part, (begin, end) in ends.items():
+            x = torch.cartesian_prod(torch.linspace(begin, end, 41, dtype=torch.float64), others)
             scores = (x @ W1 + b1).relu() @ W2 + b2
-            ahead = scores[:, int(part > 0)] - scores[:, int(part == 0)]
-            astray[part] = int((ahead < -1e-6).sum())
-            ties += int((ahead.abs() <= 1e-6).sum())
-    return {
-        "what is returned": kind,
-        "tokens near 0 that look at position 1": astray[0],
-        "tokens far below 0 that look at position 0": astray[1],
-        "tokens far above 0 that look at position 0": astray[2],
-        "tokens that look at both alike": ties,
-    }
+            ahead = (scores[:, 1] - scores[:, 0]).view(41, -1)  # a row for each first number
+            sides = (ahead > 1e-6).int() - (ahead < -1e-6).int()
+            differs |= bool((sides != sides[:, :1]).any())
+            facts[part] = " or ".join(name for side, name in LOOKS.items() if (sides == side).any())
+        facts[SECOND] = "makes a difference" if differs else "makes none"
+    return {"what is returned": kind} | facts
+
+
+WITHIN = "where tokens look whose first number lies within the limits"
+BELOW, ABOVE = "where those below look", "where those above look"
+SECOND = "the second number of a token"
 
 
 def _two_sided(first, b1, second, b2):
@@ -864,9 +896,9 @@ _by_size = _two_sided([1.0, -1.0], lambda limit: [0.0, 0.0], [1.0, 1.0], lambda 
 
 
 def _by_a_hill(limit):
-    """Position 0 gets what is left of a hill."""
+    """Position 0 gets what is left of a hill. Returned as a list, which counts as a tuple."""
     W2 = torch.tensor([[-2.0, 0.0], [-2.0, 0.0]])
-    return torch.tensor([[-3.0, 3.0], [0.0, 0.0]]), torch.zeros(2), W2, torch.tensor([6.0 * limit, 0.0])
+    return [torch.tensor([[-3.0, 3.0], [0.0, 0.0]]), torch.zeros(2), W2, torch.tensor([6.0 * limit, 0.0])]
 
 
 def _changed(**changes):
@@ -887,7 +919,7 @@ TWO_SIDED = Exercise(
     level="hard",
     inputs=lambda draw: {"limit": draw.in_turn((0.5, 1.7, 5.0))},
     returns="W1, b1, W2, b2",
-    run=_tokens_astray,
+    run=_where_tokens_look,
     right=(
         _by_size,
         _two_sided([1.0, -1.0], lambda limit: [-limit, -limit], [1.0, 1.0], lambda limit: [0.001, 0.0]),
@@ -899,21 +931,26 @@ TWO_SIDED = Exercise(
                 _two_sided([1.0, 1.0], lambda limit: [0.0, 0.0], [0.5, 0.5], lambda limit: [float(limit), 0.0]),
             "the side below 0 is right, and position 1 is not told of the side above.":
                 _two_sided([-1.0, -1.0], lambda limit: [0.0, 0.0], [0.5, 0.5], lambda limit: [float(limit), 0.0]),
-            "position 0 always wins: nothing bends, or what bends does not speak for position 1 alone.":
+            "position 0 always wins: nothing bends, or what bends does not speak for position 1 alone, or too softly.":
                 _two_sided([1.0, -1.0], lambda limit: [100.0, 100.0], [1.0, 1.0], lambda limit: [200.0 + limit, 0.0]),
         },
         EQUATIONS: {
             "the two positions are exchanged.": _changed(W2=lambda W: W.flip(1), b2=lambda b: b.flip(0)),
-            "position 0 has no chance: nothing speaks for it, not even a bias.": _changed(b2=lambda b: 0 * b),
+            "position 1 always wins: what speaks for position 0 is missing, or weaker than what speaks for 1.":
+                _changed(b2=lambda b: b.flip(0)),
             "within the limits both positions get the same score: nothing speaks for position 0.":
                 _two_sided([1.0, -1.0], lambda limit: [-limit, -limit], [1.0, 1.0], lambda limit: [0.0, 0.0]),
+            "position 0 never wins; at 0 both get the same score. Which bias speaks for it, and which knows the limit?":
+                _changed(b2=lambda b: 0 * b),
+            "all tokens look at both positions alike: the two scores are the same.":
+                _changed(W2=lambda W: 0 * W, b2=lambda b: 0 * b),
             "the limit is not used; it is 1.": _changed(b2=lambda b: b / b.max()),
-            "the limit is reached twice too late; each side counts it once more.": _changed(b2=lambda b: 2 * b),
-            "the limit is reached too early, at half of it.": _changed(b2=lambda b: b / 2),
-            "the second number of a token decides, and not the first.": _changed(W1=lambda W: W.flip(0)),
-            "both numbers of a token decide; the second should not matter.":
-                _changed(W1=lambda W: W + W.flip(0)),
-            "W1 is the other way round: its first axis is the one that goes in.": _changed(W1=lambda W: W.T),
+            "the limit comes too late, on both sides: some tokens beyond it still look at position 0.":
+                _changed(b2=lambda b: 2 * b),
+            "the limit comes too early: some tokens within look at position 1. Which of your biases knows the limit?":
+                _changed(b2=lambda b: b / 2),
+            "the second number of a token makes a difference. Which axis of W1 goes in, and what stands in its rows?":
+                _changed(W1=lambda W: W.flip(0)),
         },
     }),
 )  # fmt: skip
