@@ -223,8 +223,8 @@ assert equal(one_row, scores.diagonal())
 def new_rows(R1, R2, start, count):
     """Equation (7), the map alone, for the tokens at the positions start .. start + count - 1.
 
-    R1: head max_length rank. R2: head max_length rank. start: at least 0, count: at least 1, whole numbers with
-    start + count <= max_length.
+    R1: head max_length rank. R2: head max_length rank. Any numbers: scores may be thousands above or below 0.
+    start: at least 0, count: at least 1, whole numbers with start + count <= max_length.
     Returns the weights, head query key: query has the size count, key has start + count. A token attends to itself
     and to all tokens before it; its other weights are 0.
     """
@@ -404,7 +404,7 @@ for k in (1, 2, 4, 8):
 def best_factors(R, rank):
     """Factors whose product has the smallest sum of squared differences from R, in every head.
 
-    R: head length length, any numbers. rank: a whole number, below length.
+    R: head length length, any numbers, all 0 too. rank: a whole number, at least 1 and below length.
     Returns a tuple (R1, R2), both head length rank. R1[h] @ R2[h].T is the best table of that rank for R[h].
     How the singular values are shared between R1 and R2 is up to you.
     """
@@ -525,7 +525,7 @@ for batch in (1, 5):
 def largest_rank(max_length, head):
     """The largest rank with which FactorizedRandom has fewer parameters than Random.
 
-    max_length, head: whole numbers of at least 1; both classes have this many heads.
+    max_length: a whole number from 1 to 400. head: at least 1; both classes have this many heads.
     Returns a whole number; 0 if no rank will do. Equal is not fewer.
     """
     ### BEGIN SOLUTION
