@@ -944,7 +944,7 @@ def longest_length(names, d_model, head, rank, budget):
     names: a list with at least two names, each "dot_product", "dense", "random", "fixed_random" or
     "factorized_random". A name may occur more than once: each time is a part of its own. At least one grows
     with max_length. There are no biases; rank is k.
-    budget: the most parameters that the scores of the mixture may have, in all; enough for max_length 1.
+    budget: the most parameters that the scores of the mixture may have, in all; enough for max_length 1, not for 1000.
     A parameter is what training may change; the logits of the alphas are parameters too.
     Returns a tuple of two whole numbers: max_length, and the budget minus the parameters at that max_length.
     """
@@ -1090,8 +1090,8 @@ def hidden_widths(printed, d_model, max_length):
     Each layer holds: a linear layer d_model to h, a linear layer h to max_length, and the value projection
     d_model to d_model, all three with a bias.
     printed: a list of whole numbers, the parameters of each layer.
-    Returns a list of floats, one for each layer, not rounded: a width that is no whole number says that this
-    layer is built in another way.
+    Returns a list of floats, one for each layer, not rounded: a width that is no whole number, or below 1, says that
+    this layer is built in another way.
     """
     ### BEGIN SOLUTION
     fixed = d_model**2 + d_model + max_length
@@ -1183,7 +1183,7 @@ def nobody_wants(length, position, alphas):
     """Scores with which the mixture looks at one position, though none of its parts does.
 
     length: the number of positions. position: the one that the mixture is to look at, counted from 0.
-    alphas: a tensor with one number above 0 for each part; together 1.
+    alphas: a tensor with one number for each part, at least 0.01 each; together 1.
     Returns a tensor of floats with a row for each part, in the order of the alphas, and a column for each
     position: the scores of one query, all finite. The softmax of each row gives `position` a weight below 0.01;
     the softmax of the sum of alphas times rows gives it more than 0.99.
