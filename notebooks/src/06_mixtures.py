@@ -577,7 +577,8 @@ alpha = {
     (task, layer): [trained[task, seed].layers[layer].score.weights[0].item() for seed in (0, 1)]
     for task in tasks for layer in (0, 1)
 }
-named = {f"{task}\nlayer {layer}": values for (task, layer), values in alpha.items()}
+below = {"next": "next", "twin": "twin", "after the twin": "after\nthe twin"}
+named = {f"{below[task]}\nlayer {layer}": values for (task, layer), values in alpha.items()}
 fig = bars(named, label="alpha of Random")
 for number, bar in enumerate(fig.axes[0].patches):
     bar.set(edgecolor=plots.COLOURS[number // 2], hatch=["", "//"][number % 2])  # a colour a task, layer 1 hatched

@@ -328,6 +328,10 @@ def _above_the_limit(x):
     return _random(x).repeat(1, 16, 1, 1) + 1.4e-5 * _odd(x)
 
 
+def _well_above_the_limit(x):
+    return _random(x).repeat(1, 16, 1, 1) + 3e-4 * _odd(x)
+
+
 def _above_the_limit_on_large_scores(x):
     return 20 + _random(x).repeat(1, 4, 1, 1) + 6e-5 * _bounded(x)
 
@@ -392,8 +396,8 @@ FAMILY = (
     _last_row_reads_first_token, _first_row_reads_last_token, _first_row_reads_token_1, _first_row_reads_token_2,
     _last_row_reads_itself, _last_number, _first_number,
     _changes_cancel, _only_key_1, _only_diagonal, _only_up, _only_down, _sentence_up, _sentence_down,
-    _quiet, _trembling, _rounding, _token_0_alone, _above_the_limit, _above_the_limit_on_large_scores,
-    _below_the_limit, _one_entry, _rounded_dot_product, _rounded_dense, _detached, _highest_key,
+    _quiet, _trembling, _rounding, _token_0_alone, _above_the_limit, _well_above_the_limit,
+    _above_the_limit_on_large_scores, _below_the_limit, _one_entry, _rounded_dot_product, _rounded_dense, _detached, _highest_key,
     _behind_a_layer_norm, _behind_a_rounded_layer_norm, _differences_of_the_numbers, _differences_of_the_tokens,
     _direction_alone, _size_alone,
 )  # fmt: skip
