@@ -4,10 +4,9 @@
 # **You build the table of Random as a product of two thin tables, see what the product can and cannot hold,
 # and find out why two columns are enough for "look at the word before".**
 #
-# - **Before you start:** chapters [00](00_start_here.ipynb), [02](02_dense.ipynb) and [03](03_random.ipynb). To
-#   predict before you look, hide the stored outputs: *Edit*, *Clear Outputs of All Cells* (Colab: *Clear all
-#   outputs*).
-# - **Time:** about 90 minutes, 55 of them for the four exercises; the stretch exercise takes 35 more.
+# - **Before you start:** chapters [00](00_start_here.ipynb) to [04](04_factorized_dense.ipynb). To predict before
+#   you look, hide the stored outputs: *Edit*, *Clear Outputs of All Cells* (Colab: *Clear all outputs*).
+# - **Time:** about 115 minutes, 70 of them for the four exercises; the stretch exercise takes 45 more.
 # - **Level:** medium.
 # - **Of use elsewhere:** the scores of the dot product have a rank, too, at most `d_head`, so all that you learn here
 #   about rank and softmax holds for them. And LoRA, a common way to fine-tune large models, learns the change of
@@ -120,8 +119,8 @@ print_rows(words, scores)
 # ### A matrix product
 #
 # The sum runs over `rank`, the *last* axis of both, so `R2` has to be turned. Forget the `.T`, and torch refuses: 6 ×
-# 2 does not fit on 6 × 2. Do not rely on it: if the rank equals the length, `R1 @ R2` runs, and gives something
-# else.
+# 2 does not fit on 6 × 2. Do not rely on it. If the rank equals the length, both run, and the loops alone tell which
+# is right:
 
 # %%
 def scores_with_matmul(R1, R2):
@@ -130,6 +129,13 @@ def scores_with_matmul(R1, R2):
 
 def scores_with_einsum(R1, R2):
     return einsum(R1, R2, "query rank, key rank -> query key")
+
+
+square_1, square_2 = (draw(6, 6, high=2, seed=seed) for seed in (3, 4))
+by_loops = scores_with_loops(square_1, square_2)
+for name, table in {"R1 @ R2.T": square_1 @ square_2.T, "R1 @ R2": square_1 @ square_2}.items():
+    right = table.isclose(by_loops, atol=1e-4).sum()
+    print(f"{name:9} at rank 6: {tuple(table.shape)}, {right} of 36 scores are right")
 
 # %% [markdown]
 # ### A sum of k simple tables
@@ -181,12 +187,6 @@ for function in (scores_with_loops, scores_with_matmul, scores_with_outer, score
 weights = axes(scores.softmax(dim=-1), "query key", "weights")
 value = axes(x @ draw(12, 12, high=0.5, seed=7), "key d_model", "value")
 y = axes(weights @ value, "query d_model", "y")
-darkest = zip(words, weights.argmax(dim=1).tolist(), strict=True)
-plots.show(
-    plots.attention_map(weights, words),
-    "the attention map of our two factors, a row and a column for each of six words. The darkest cell of "
-    "each row: " + ", ".join(f"{word} at position {j}" for word, j in darkest) + ".",
-)
 
 # %% [markdown]
 # ### Both factors on the key axis
@@ -216,15 +216,15 @@ assert equal(one_row, scores.diagonal())
 #
 # ### Exercise 05.1: rows for new tokens
 #
-# *15 minutes, medium.* A model writes: `start` tokens stand there, and `count` new ones come in at once. Make the
+# *20 minutes, medium.* A model writes: `start` tokens stand there, and `count` new ones come in at once. Make the
 # rows of the map for the new ones. No token may look at a later one.
 
 # %% exercise="05.1" points=2
 def new_rows(R1, R2, start, count):
     """Equation (7), the map alone, for the tokens at the positions start .. start + count - 1.
 
-    R1: head max_length rank. R2: head max_length rank. start: at least 0, count: at least 1, whole numbers with
-    start + count <= max_length.
+    R1: head max_length rank. R2: head max_length rank. Any numbers: scores may be thousands above or below 0.
+    start: at least 0, count: at least 1, whole numbers with start + count <= max_length.
     Returns the weights, head query key: query has the size count, key has start + count. A token attends to itself
     and to all tokens before it; its other weights are 0.
     """
@@ -305,9 +305,9 @@ print(f"factorized random:      {parameters(FactorizedRandom(1024, head=1, max_l
 #
 # ## What rank means
 #
-# An outer product is the simplest table there is: all its rows are multiples of one row. It has *rank 1*. The
-# rank of a table is the smallest number of outer products that add up to it. $R_1 R_2^\top$ is a sum of $k$,
-# so its rank is at most $k$.
+# In chapter 04 one outer product was a row of scores, folded: a table of *rank 1*, all its rows multiples of one row.
+# And the rank of a table was the fewest outer products that add up to it. Here the table is that of the scores, and
+# $R_1 R_2^\top$ is a sum of $k$ outer products, so its rank is at most $k$.
 
 # %%
 def table_of_rank(k):
@@ -371,11 +371,9 @@ panels[0, 0].set_ylabel("scores")
 panels[1, 0].set_ylabel("map")
 plots.show(
     fig,
-    "above, a table of 16 x 16 scores and its best approximations of rank 1, 2, 4 and 8; below, their "
-    "attention maps, in which a weight of 0.5 or more is black. Rows are queries, columns keys, dark is "
-    "large. The target has a thin dark diagonal. With k = 1 all rows have the same form. With k = 2 there "
-    "are two blurred spots, with k = 4 a broad diagonal band. With k = 8 the diagonal is thin, and in the "
-    "map still paler than in the target.",
+    "above, a table of 16 x 16 scores and its best tables of rank 1, 2, 4 and 8; below, their maps. The target has "
+    "a thin dark diagonal. With k = 1 all rows have the same form, with k = 4 the diagonal is a broad band, with "
+    "k = 8 it is thin, and in the map still paler than in the target.",
 )
 
 # %%
@@ -394,8 +392,8 @@ for k in (1, 2, 4, 8):
 #
 # ## The same as Random at full rank
 #
-# With $k = l$ every table $R$ is a product, so Factorized Random can do whatever Random does, with twice the
-# parameters. That is for the proof, not for use. (A folded cell below does it.)
+# With $k = l$ every table is a product: $R$ times the table with 1 on its diagonal and 0 elsewhere is $R$. So
+# Factorized Random can do whatever Random does, with twice the parameters. That is for the proof, not for use.
 #
 # ### Exercise 05.2: the best two factors
 #
@@ -406,7 +404,7 @@ for k in (1, 2, 4, 8):
 def best_factors(R, rank):
     """Factors whose product has the smallest sum of squared differences from R, in every head.
 
-    R: head length length, any numbers. rank: a whole number, below length.
+    R: head length length, any numbers, all 0 too. rank: a whole number, at least 1 and below length.
     Returns a tuple (R1, R2), both head length rank. R1[h] @ R2[h].T is the best table of that rank for R[h].
     How the singular values are shared between R1 and R2 is up to you.
     """
@@ -450,7 +448,7 @@ check("05.2", best_factors_by_eigenvectors)
 # <details><summary>Hint 3: the product is too large or too small</summary>
 #
 # Each singular value may enter the product once. If both factors carry something of it, what must that be?
-# And sizes belong to columns: `S[:, None, :k]` gives column r of every head the size r of that head.
+# And a size belongs to a column: print the shapes of the sizes and of the factor. Which axis is missing?
 #
 # </details>
 
@@ -527,7 +525,7 @@ for batch in (1, 5):
 def largest_rank(max_length, head):
     """The largest rank with which FactorizedRandom has fewer parameters than Random.
 
-    max_length, head: whole numbers of at least 1; both classes have this many heads.
+    max_length: a whole number from 1 to 400. head: at least 1; both classes have this many heads.
     Returns a whole number; 0 if no rank will do. Equal is not fewer.
     """
     ### BEGIN SOLUTION
@@ -665,12 +663,13 @@ for length in (12, 24, 48):
     print(f"{length:3} {predicted:10.0f} {rank_2:7} {rank_8:7}")
 
 # %% [markdown]
-# Twice the length, four times the score. This is the price of a small rank: not *whether* the right key wins, but how
-# large the numbers must be. More columns make it cheaper: at four times the angle the neighbours fall off faster.
+# At rank 2: twice the length, four times the score. This is the price of a small rank: not *whether* the right key
+# wins, but how large the numbers must be. More columns make it cheaper: at four times the angle the neighbours fall off
+# faster. (At rank 8 the whole $c$ is 2, 4 and 12: too coarse to show the square.)
 #
 # ### Exercise 05.4: any keys, as sharp as you like
 #
-# *20 minutes, medium.* A shift is a small part of what two columns can do. Now each query names *its own* key,
+# *30 minutes, medium.* A shift is a small part of what two columns can do. Now each query names *its own* key,
 # whichever it likes, and you are told how much weight that key should get: not more, not less.
 
 # %% exercise="05.4" points=2
@@ -728,7 +727,13 @@ check("05.4", pointer_factors_on_a_parabola)
 # <details><summary>Hint 2: the best keys are right, the weights are not</summary>
 #
 # The formula for the prediction counts two neighbours alone, and whole numbers are too coarse for a short sentence.
-# The weight grows with $c$. How do you find a number between 0 and a million in few steps?
+# The weight grows with $c$, and `smallest_highest_score` has a row of scores from which you can read it, for any $c$.
+#
+# </details>
+# <details><summary>Hint 3: searching takes too long</summary>
+#
+# As in the game of guessing a number from 1 to 100: keep a low $c$ that gives too little and a high one that gives too
+# much. Try the middle: it takes the place of one of them. Each try halves what is left, so 60 are plenty.
 #
 # </details>
 
@@ -857,8 +862,7 @@ for out in (y_ours, y_library):
 assert all(equal(of_ours[name].grad, tensor.grad) for name, tensor in library.named_parameters())
 
 random, full = Random(12, 3, 6, initial_scale=1.0), FactorizedRandom(12, 3, 6, rank=6)
-U_R, sizes_R, V_rows_R = torch.linalg.svd(random.R.detach())  # of each head
-full.load_state_dict({"R1": U_R * sizes_R[:, None], "R2": V_rows_R.transpose(1, 2)})
+full.load_state_dict({"R1": random.R, "R2": torch.eye(6).expand(3, 6, 6)})
 assert equal(full(sentences), random(sentences))
 print("The library's layer: the same maps, outputs and gradients. At full rank: the same scores as Random.")
 
@@ -881,9 +885,9 @@ print("steps between the two best keys:", steps_apart.unique().tolist())
 # %% [markdown]
 # ### Trained: how many keys, which rank?
 #
-# For each of 12 queries 1, 2, 3 or 6 random keys, in equal parts. Factors are trained with the ranks 1, 2, 4, 8 and
-# 12, all alike. The error is the loss minus the lowest value that it can have; its unit is the *nat*, that of the
-# natural logarithm. From which of these ranks on is it below 0.05?
+# For each of 12 queries 1, 2, 3 or 6 random keys, in equal parts; with 1 key, each query has another one. Factors are
+# trained with the ranks 1, 2, 4, 8 and 12, all alike. The error is the loss minus the lowest value that it can have;
+# its unit is the *nat*, that of the natural logarithm. From which of these ranks on is it below 0.05?
 
 # %%
 my_guess = {"1 key": None, "2 keys": None, "3 keys": None, "6 keys": None}  # 1, 2, 4, 8 or 12
@@ -892,9 +896,9 @@ my_guess = {"1 key": None, "2 keys": None, "3 keys": None, "6 keys": None}  # 1,
 generator = torch.Generator().manual_seed(0)
 ranks, errors = [1, 2, 4, 8, 12], {}
 for count in (1, 2, 3, 6):
-    goal = torch.zeros(12, 12)
-    for i in range(12):
-        goal[i, torch.randperm(12, generator=generator)[:count]] = 1 / count
+    order = torch.stack([torch.randperm(12, generator=generator) for _ in range(12)])
+    keys = order[:1].T if count == 1 else order[:, :count]
+    goal = torch.zeros(12, 12).scatter(1, keys, 1 / count)
     losses = [train(goal, k, learning_rate=0.05, steps=300)[1] for k in ranks]
     errors[f"{count} key{'s' if count > 1 else ''}"] = [loss - log(count) for loss in losses]
 
@@ -908,6 +912,9 @@ panel.set_xticks(ranks)
 panel.set_xlabel("rank k")
 panel.set_ylabel("error of the map (nats)")
 panel.legend()
+at_rank_1 = [values[0] for values in errors.values()]
+assert at_rank_1[0] == max(at_rank_1) and at_rank_1[3] == min(at_rank_1)
+assert all(error < log(12 / count) for error, count in zip(at_rank_1, (1, 2, 3, 6), strict=True))
 enough = {name: min(k for k, error in zip(ranks, values, strict=True) if error < 0.05)
           for name, values in errors.items()}
 plots.show(
@@ -920,13 +927,13 @@ compare_guess(my_guess, enough)
 
 # %% [markdown]
 # The more keys a row must pick out, the more columns the factors need: this is what Factorized Random gives up. (At
-# rank 1 six keys are nearest, because half of all positions is not far from a plain average: that one is off by
-# $\ln(12/n)$ for $n$ keys, 2.5 for one and 0.7 for six.) The rest it shares with Random: it never reads a word,
-# and it is tied to `max_length`.
+# rank 1 six keys are nearest: they are half of all, not far from the average of all, which needs no scores. That one
+# is off by $\ln(12/n)$ for $n$ keys, 2.5 for one and 0.7 for six; rank 1 comes nearer, each time.) The rest it
+# shares with Random: it never reads a word, and it is tied to `max_length`.
 #
 # ### Stretch 05.5: two keys for each query
 #
-# *35 minutes, hard.* Four columns learned some pairs. Can they make *any* pairs, near and far? Build it. There are
+# *45 minutes, hard.* Four columns learned some pairs. Can they make *any* pairs, near and far? Build it. There are
 # several ways; the check looks at the map. Why the series asks: the rank, in a dot product `d_head`, limits at how
 # many positions a row can point.
 
@@ -970,18 +977,21 @@ check("05.5", pair_factors_on_the_circle)
 # %% [markdown]
 # <details><summary>Hint 1: where do I start?</summary>
 #
-# For one key, $-(j - p)^2$ is 0 at $p$ and negative elsewhere. What is 0 at two places and negative elsewhere?
+# On the circle $1 - \cos(\theta_j - \alpha)$ is 0 at the key with the angle $\alpha$ and positive elsewhere. Make of it
+# something that is 0 at two keys and *negative* elsewhere.
 #
 # </details>
 # <details><summary>Hint 2: how do I read the factors off?</summary>
 #
-# Multiply out until each part is something of the query times something of the key. A part without the key is the same
-# in the whole row: what does the softmax do with it?
+# Multiply out until each part is something of the query times something of the key. A product of two cosines is
+# $\cos u \cos v = \tfrac12 \cos(u + v) + \tfrac12 \cos(u - v)$. A part without the key is the same in the whole row:
+# what does the softmax do with it? Four parts are left.
 #
 # </details>
 # <details><summary>Hint 3: the right keys, but the weights are unequal or too small</summary>
 #
-# A factor in front makes the map sharp. Compute with 64-bit numbers (`.double()`): large powers round.
+# A factor in front makes the map sharp. If a larger one makes it worse, look at your numbers: large scores that are
+# nearly equal lose their difference in 32 bits. `.double()` has 64.
 #
 # </details>
 
@@ -992,8 +1002,8 @@ check("05.5", pair_factors_on_the_circle)
 #    no word, and a count with the width $d$ in it gives an impostor away.
 # 2. The rank limits the scores, not the map: with two columns, points on a circle, every query can have any one
 #    key as its best, at scores that grow with $l^2$.
-# 3. The shapes do not tell: a shared key axis, a missing `.T` at $k = l$ both fit; row counts, gradients and
-#    parameter counts tell.
+# 3. The shapes do not tell: a shared key axis, a missing `.T` at $k = l$ both fit; different rows, a comparison with
+#    loops and parameter counts tell.
 #
 # **Where it is going next.** You now have every kind of S: the dot product compares tokens, the two dense
 # ones read one token, the two random ones read none. They need not compete. Chapter 06 mixes them inside

@@ -1,7 +1,7 @@
 """The exercises of chapter 05, Factorized Random: equation (7) of arXiv 2005.00743."""
 
-from math import cos, log, pi, sqrt
-from numbers import Integral
+from functools import cache
+from math import ceil, cos, log, pi, sqrt
 
 import torch
 from einops import einsum, rearrange
@@ -18,27 +18,37 @@ EXERCISE_ROWS = "Exercise 05.1: rows for new tokens"
 EXERCISE_PAIRS = "Stretch 05.5: two keys for each query"
 EXERCISE_POINTER = "Exercise 05.4: any keys, as sharp as you like"
 BREAKS = "Where it breaks"
-FULL_RANK = "The same as Random at full rank"
 PARAMETERS = "Parameters"
 CIRCLE = "Points on a circle"
 REVERSAL = "A reversal"
 SCALE = "How large the factor c must be"
 
 
-# 05.1. One trial has one head and begins at 0, one has one new token.
+# 05.1. In turn a plain trial, one head that begins at 0, one new token, the very first token, and large scores. The
+# last has the sizes of the first: what is kept from call to call is found out.
 
 
 def _rows_inputs(draw):
-    sizes = draw.sizes("head rank count start max_length", low=2, high=9)
-    rank, count, start = sizes["rank"], sizes["count"], sizes["start"]
-    head, count, start = draw.in_turn([(sizes["head"], count, start), (1, count, 0), (sizes["head"], 1, start)])
-    longest = count + start + draw.integer(2, 4)
-    return {
-        "R1": draw.normal(head, longest, rank),
-        "R2": draw.normal(head, longest, rank),
-        "start": start,
-        "count": count,
-    }
+    sizes = draw.sizes("head rank count start", low=2, high=9)
+    head, rank, count, start = (sizes[name] for name in ("head", "rank", "count", "start"))
+    head, rank, count, start, large = draw.in_turn([
+        (3, 4, 5, 2, False), (1, rank, count, 0, False), (head, rank, 1, start, False),
+        (head, rank, 1, 0, False), (3, 4, 5, 2, True),
+    ])  # fmt: skip
+    longest = 9 if (head, rank) == (3, 4) else count + start + draw.integer(2, 4)
+    R1, R2 = draw.normal(head, longest, rank), draw.normal(head, longest, rank)
+    if large:
+        R1, R2 = _large(R1), _large(R2)
+        R2[:, : start + 1] = R2[:, : start + 1].abs()  # all that the first new token sees has a score far below 0,
+        R1[:, start] = -R1[:, start].abs()
+        R1[:, start + 1] = -0.25  # the next one finds one score of exactly 0, that of itself, the others far below
+        R2[:, start + 1] = torch.tensor([3.0, -3.0, 5.0, -5.0])
+    return {"R1": R1, "R2": R2, "start": start, "count": count}
+
+
+def _large(factor):
+    """Scores of hundreds and thousands, in steps of 0.25: their sums are exact, whatever the order."""
+    return (64 * factor).round() / 4
 
 
 TABLE = "head query rank, head key rank -> head query key"
@@ -73,8 +83,9 @@ def _rows_in_loops(R1, R2, start, count):
     return weights
 
 
-def _rows_divided(R1, R2, start, count):
-    weights = _rows_table(R1, R2, start, count).exp() * ~_later(start, count)
+def _rows_divided(R1, R2, start, count, highest=lambda scores: scores.amax(dim=-1, keepdim=True)):
+    scores = _rows_table(R1, R2, start, count).masked_fill(_later(start, count), INFINITE)
+    weights = (scores - highest(scores)).exp()
     return weights / weights.sum(dim=-1, keepdim=True)
 
 
@@ -96,9 +107,10 @@ NEW_ROWS = Exercise(
     key="05.1",
     title="rows for new tokens",
     name="new_rows",
-    minutes=15,
+    minutes=20,
     level="medium",
     inputs=_rows_inputs,
+    trials=5,
     returns="head query key",
     properties=(RowsSumTo1(),),
     right=(_rows_masked, _rows_of_all, _rows_in_loops, _rows_divided),
@@ -137,6 +149,14 @@ NEW_ROWS = Exercise(
         },
         HEADS: {
             "masked scores are set to 0; a score of 0 still gets weight.": _rows_with(fill=0.0),
+            "a number such as -10 stands in for minus infinity; a later token still gets some weight.":
+                _rows_with(fill=-10.0),
+            "a number such as -100 stands in for minus infinity; the scores that a token sees may be lower than that.":
+                _rows_with(fill=-100.0),
+            "scores of 0 are taken for masked ones; a score may be 0.":
+                lambda R1, R2, start, count: _rows_with(
+                    later=lambda *sizes: _rows_table(R1, R2, start, count).tril(start) == 0
+                )(R1, R2, start, count),
             "the mask comes after the softmax, so the rows no longer sum to 1.":
                 lambda R1, R2, start, count: _rows_table(R1, R2, start, count)
                 .softmax(dim=-1)
@@ -167,6 +187,10 @@ NEW_ROWS = Exercise(
                 lambda R1, R2, start, count: _rows_masked(R1 / sqrt(R1.shape[2]), R2, start, count),
         },
         RESULT: {
+            "the exponential of a large score is infinite, or all of a row are 0; softmax avoids that.":
+                lambda R1, R2, start, count: _rows_divided(R1, R2, start, count, highest=lambda scores: 0.0),
+            "the highest score of all rows is taken off before the exponential; each row has one of its own.":
+                lambda R1, R2, start, count: _rows_divided(R1, R2, start, count, highest=torch.max),
             "these are masked scores; the softmax is missing.":
                 lambda R1, R2, start, count: _rows_table(R1, R2, start, count).masked_fill(
                     _later(start, count), INFINITE
@@ -190,15 +214,21 @@ def _product(factors):
     R1, R2 = factors
     if not all(isinstance(factor, torch.Tensor) and factor.dim() >= 2 for factor in factors):
         raise TypeError("R1 and R2 must be tensors with at least two axes")
+    if not all(factor.is_floating_point() for factor in factors):
+        raise TypeError(f"R1 and R2 must be tensors of floats, not {R1.dtype} and {R2.dtype}")
     fits = R1.shape[:-2] == R2.shape[:-2] and R1.shape[-1] == R2.shape[-1]
     return torch.zeros(R1.shape), torch.zeros(R2.shape), R1 @ R2.transpose(-2, -1) if fits else None
 
 
 def _best_inputs(draw):
+    """In turn a plain trial, one head, rank 1, and tables that need fewer parts than are asked for: one is 0."""
     sizes = draw.sizes("head rank length", high=8)
     rank, length = sorted((sizes["rank"], sizes["length"]))
-    head, rank = draw.in_turn([(sizes["head"], rank), (1, rank), (sizes["head"], 1)])
-    return {"R": draw.normal(head, length, length), "rank": rank}
+    head, rank = draw.in_turn([(sizes["head"], rank), (1, rank), (sizes["head"], 1), (3, rank)])
+    R = draw.normal(head, length, length)
+    if draw.in_turn([False, False, False, True]):
+        R[0], R[1] = 0.0, torch.outer(R[1, 0], R[1, 1])
+    return {"R": R, "rank": rank}
 
 
 def _best_root(R, rank):
@@ -262,6 +292,12 @@ def _sizes_of_head_0(R, rank):
     return U[..., :rank] * S[0, :rank], V_rows[:, :rank].mT
 
 
+def _divided_by_sizes(R, rank):
+    _, S, V_rows = torch.linalg.svd(R)
+    R2 = V_rows[:, :rank].mT
+    return R @ R2 / S[:, None, :rank] * S[:, None, :rank], R2
+
+
 def _head_0(R, rank):
     R1, R2 = _parts(R[:1], rank, 1, 0)
     return R1.expand(len(R), -1, -1), R2.expand(len(R), -1, -1)
@@ -274,6 +310,7 @@ BEST_FACTORS = Exercise(
     minutes=15,
     level="medium",
     inputs=_best_inputs,
+    trials=4,
     returns="shape of R1, shape of R2, product",
     run=lambda answer, **arguments: _product(answer(**arguments)),
     right=(_best_root, _best_one_side, _best_each_head, _best_projection),
@@ -297,41 +334,31 @@ BEST_FACTORS = Exercise(
                 lambda R, rank: (torch.eye(R.shape[1])[:, :rank].expand(len(R), -1, -1), R[:, :rank].mT),
             "nothing is dropped: the factors have full rank.": lambda R, rank: _parts(R, R.shape[1], 1, 0),
             "one part too few is kept.": lambda R, rank: _parts(R, rank - 1, 1, 0),
-        },
-        FULL_RANK: {
-            "the singular values of head 0 are used in all heads.": _sizes_of_head_0,
+            "it divides by singular values, and they may be 0: a table may need fewer parts than you may keep.":
+                _divided_by_sizes,
             "the third tensor of the SVD is not turned: its parts are rows, and columns were taken.": _columns_of_rows,
             "the two factors are exchanged, so the product is transposed.": lambda R, rank: _parts(R, rank, 1, 0)[::-1],
             "the third tensor of the SVD is reshaped, not turned; that mixes its parts.":
                 lambda R, rank: (
                     _parts(R, rank, 1, 0)[0], torch.linalg.svd(R)[2][:, :rank].reshape(*R.shape[:2], rank)
                 ),
+        },
+        HEADS: {
+            "the singular values of head 0 are used in all heads.": _sizes_of_head_0,
             "all heads use the table of head 0.": _head_0,
         },
     }),
 )  # fmt: skip
 
 
-# 05.3. Asked for max_length and for the next number, so that one of the two is even and one is odd, and for 1 and 2,
-# where no rank will do.
+# 05.3. In turn the lengths for which no rank will do, the first for which one does, both kinds of even lengths, an odd
+# one and a long one; one head and many, with an even length.
 
 
 def _rank_inputs(draw):
-    return {"max_length": draw.integer(11, 40), "head": draw.integer(3, 6)}
-
-
-def _rank_run(answer, max_length, head):
-    results = {}
-    for length in (max_length, max_length + 1, 1, 2):
-        try:
-            rank = answer(max_length=length, head=head)
-        except Exception as error:
-            if error.args:  # the blank raises without any
-                error.args = (f"{error}, for max_length {length}.",)
-            raise
-        whole = isinstance(rank, Integral) and not isinstance(rank, bool)  # those of numpy, too
-        results[f"for {length} positions, one of the lengths that are tried"] = int(rank) if whole else rank
-    return results
+    short, head = draw.integer(3, 9), draw.integer(3, 6)
+    lengths = [1, 2, 3, 4 * short, 4 * short + 2, 4 * short + draw.in_turn((1, 3)), 2 * draw.integer(150, 200)]
+    return {"max_length": draw.in_turn(lengths), "head": draw.in_turn([head, head, head, head, 1, head, 16])}
 
 
 def _rank_formula(max_length, head):
@@ -347,12 +374,13 @@ def _rank_loop(max_length, head):
 
 
 def _rank_counted(max_length, head):
+    """The library counts; every column costs the same."""
+
     def count(score):
         return sum(parameter.numel() for parameter in score.parameters())
 
-    limit = count(Random(head, head, max_length))
-    k = 0
-    while count(FactorizedRandom(head, head, max_length, rank=k + 1)) < limit:
+    limit, column, k = count(Random(head, head, max_length)), count(FactorizedRandom(head, head, max_length, rank=1)), 0
+    while (k + 1) * column < limit:
         k += 1
     return k
 
@@ -364,8 +392,8 @@ LARGEST_RANK = Exercise(
     minutes=5,
     level="easy",
     inputs=_rank_inputs,
+    trials=7,
     returns="a whole number",
-    run=_rank_run,
     right=(_rank_formula, _rank_loop, _rank_counted),
     wrong=mistakes({
         PARAMETERS: {
@@ -375,6 +403,10 @@ LARGEST_RANK = Exercise(
                 lambda max_length, head: max_length // 2,
             "with odd lengths the next rank would be smaller than Random too.":
                 lambda max_length, head: max_length // 2 - 1,
+            "with odd lengths the next rank would be smaller than Random too, from 3 on.":
+                lambda max_length, head: max(0, max_length // 2 - 1),
+            "halves are rounded to the next even number, so that some even lengths get one too many.":
+                lambda max_length, head: round((max_length - 1) / 2),
             "it rounds up; that rank is no longer smaller.": lambda max_length, head: (max_length + 1) // 2,
             "this is the smallest rank that costs more than Random.": lambda max_length, head: max_length // 2 + 1,
             "a rank is a whole number, of the type int.": lambda max_length, head: (max_length - 1) / 2,
@@ -390,24 +422,18 @@ LARGEST_RANK = Exercise(
 )  # fmt: skip
 
 
-# 05.4. What counts is the map: where each row is highest, and whether that weight is large and small enough. Long and
-# short inputs are asked for in each trial: the scale must grow with the square of the length.
+# 05.4. What counts is the map: where each row is highest, and whether that weight is large and small enough. In turn
+# the shortest and the longest sentence, each with both ends of the weights, and two of drawn lengths.
 
 
 def _pointer_inputs(draw):
-    length = draw.integer(7, 30)
+    length, weight = draw.in_turn([
+        (draw.integer(7, 30), 0.9), (6, 0.5), (300, 0.98), (draw.integer(60, 150), 0.75), (6, 0.98), (300, 0.5),
+    ])  # fmt: skip
     wanted = draw.normal(length).argsort()
-    wanted[draw.integer(0, length - 1)] = wanted[draw.integer(0, length - 1)]  # two may want the same
-    return {"wanted": wanted, "weight": draw.in_turn([0.5, 0.9, 0.97])}
-
-
-def _pointer_run(answer, wanted, weight):
-    results = {}
-    for length in (len(wanted), 6, 100, 300):
-        own = wanted if length == len(wanted) else torch.arange(length) * 7 // 3 % length
-        factors = answer(wanted=own.clone(), weight=weight)
-        results[f"{length} positions"] = _pointed(factors, own, weight)
-    return results
+    first, other = draw.normal(length).argsort()[:2].tolist()
+    wanted[first] = wanted[other]  # two want the same
+    return {"wanted": wanted, "weight": weight}
 
 
 def _which(wrong, words):
@@ -421,20 +447,28 @@ def _shapes(shape_1, shape_2):
     return f"factors of the shapes {tuple(shape_1.shape)} and {tuple(shape_2.shape)}"
 
 
-def _pointed(factors, wanted, weight):
+def _pointer_run(answer, wanted, weight):
     """What is compared: the shapes, the best key of each query, whether its weight is large and small enough."""
-    shape_1, shape_2, scores = _product(factors)
+    shape_1, shape_2, scores = _product(answer(wanted=wanted, weight=weight))
     shapes = _shapes(shape_1, shape_2)
     if scores is None or scores.shape != (len(wanted), len(wanted)):
         return {"shapes": shapes, "best keys": None, "weights, large enough": None, "weights, small enough": None}
-    weights = scores.double().softmax(dim=-1)
-    got = weights.gather(1, wanted[:, None])[:, 0]
+    highest, best = scores.double().softmax(dim=-1).max(dim=-1)
     return {
         "shapes": shapes,
-        "best keys": weights.argmax(dim=-1),
-        "weights, large enough": _which(~(got > weight - 0.01), "too small"),
-        "weights, small enough": _which(~(got < weight + 0.01), "too large"),
+        "best keys": _in_words(best, wanted),
+        "weights, large enough": _which(~(highest > weight - 0.01), "too small"),
+        "weights, small enough": _which(~(highest < weight + 0.01), "too large"),
     }
+
+
+def _in_words(best, wanted):
+    steps = (best - torch.arange(len(best))) % len(best)
+    if (best != wanted).any() and (steps == steps[0]).all():
+        return f"the same shift for all queries, by {int(steps[0])} positions: wanted is not read"
+    wrong = best != wanted
+    first = f", which looks at key {int(best[wrong][0])}" if wrong.any() else ""
+    return _which(wrong, "others than the wanted ones") + first
 
 
 def _points(length):
@@ -442,6 +476,7 @@ def _points(length):
     return torch.stack([angle.cos(), angle.sin()], dim=1)
 
 
+@cache  # most mistakes ask for it
 def _sharp(length, weight):
     """The factor with which a full circle gives the right key this weight, by halving an interval."""
     cosines = _points(length)[:, 0]
@@ -505,15 +540,8 @@ def _by_formula(length, weight):
     return log(2 * weight / (1 - weight)) / (1 - cos(2 * pi / length))
 
 
-def _by_square(length, weight):
-    return log(2 * weight / (1 - weight)) * length**2 / (2 * pi**2)
-
-
 def _whole_numbers(length, weight):
-    cosines, c = _points(length)[:, 0], 1
-    while (c * cosines).softmax(dim=0)[0] < weight:
-        c += 1
-    return c
+    return ceil(_sharp(length, weight))
 
 
 def _closed_circle(length):
@@ -530,9 +558,10 @@ POINTER_FACTORS = Exercise(
     key="05.4",
     title="any keys, as sharp as you like",
     name="pointer_factors",
-    minutes=20,
+    minutes=30,
     level="medium",
     inputs=_pointer_inputs,
+    trials=6,
     returns="R1, R2",
     run=_pointer_run,
     right=(_pointer_circle, _pointer_parabola, _pointer_half_circle, _pointer_newton),
@@ -542,6 +571,8 @@ POINTER_FACTORS = Exercise(
                 _pointer_with(choose=lambda wanted: torch.arange(len(wanted))),
             "it always looks at the position before, whatever is wanted.":
                 _pointer_with(choose=lambda wanted: (torch.arange(len(wanted)) - 1) % len(wanted)),
+            "this is the shift of the chapter with its factor 10: neither what is wanted nor the weight has an effect.":
+                _pointer_with(lambda length, weight: 10.0, choose=lambda wanted: torch.arange(len(wanted)) - 1),
             "the order is taken the other way round: where a position stands among the wanted ones.":
                 _pointer_with(choose=lambda wanted: wanted.argsort()),
             "the two factors are exchanged: what is wanted belongs to the queries.":
@@ -571,14 +602,14 @@ POINTER_FACTORS = Exercise(
                 _pointer_with(scale=lambda length, weight: _sharp(6, weight) * length / 6),
             "the scale is that for a weight of 0.9, whatever is asked for.":
                 _pointer_with(scale=lambda length, weight: _sharp(length, 0.9)),
+            "the scale is searched up to 10,000, and long sentences need more.":
+                _pointer_with(scale=lambda length, weight: min(_sharp(length, weight), 10_000.0)),
             "the scale is negative, so the right key has the lowest score.":
                 _pointer_with(scale=lambda length, weight: -_sharp(length, weight)),
         },
         EXERCISE_POINTER: {
-            "the formula of the prediction counts two neighbours alone; with a small weight the next ones count, too.":
+            "a formula that counts two neighbours alone is too coarse; with a small weight the next ones count, too.":
                 _pointer_with(scale=_by_formula),
-            "the formula with the square of the length is an approximation, and too coarse here.":
-                _pointer_with(scale=_by_square),
             "the scale is tried in whole numbers, and these are too coarse for few positions.":
                 _pointer_with(scale=_whole_numbers),
         },
@@ -586,25 +617,19 @@ POINTER_FACTORS = Exercise(
 )  # fmt: skip
 
 
-# 05.5. All pairs are asked for, near and far. What counts are the two weights; how many columns there are is up to the
-# answer, up to four.
+# 05.5. All pairs are asked for, near and far, in both orders; in turn for a drawn number of positions, the fewest, and
+# the most. What counts are the two weights; how many columns there are is up to the answer, up to four.
 
 
 def _pair_inputs(draw):
-    length = draw.integer(8, 12)
+    length = draw.in_turn((draw.integer(7, 11), 6, 12))
     first = draw.normal(length).argsort()
-    apart = torch.tensor([draw.integer(1, length - 1) for _ in range(length)])
+    apart = torch.arange(length) % (length - 1) + 1
     return {"wanted": torch.stack([first, (first + apart) % length], dim=1)}
 
 
 def _pair_run(answer, wanted):
-    near_and_far = torch.tensor([[0, 1], [0, 3], [5, 2], [3, 4], [5, 0], [1, 4]])
-    wanted = {f"{len(wanted)} positions": wanted, "6 positions": near_and_far}
-    return {name: _pair_weights(answer(wanted=pairs.clone()), pairs) for name, pairs in wanted.items()}
-
-
-def _pair_weights(factors, wanted):
-    shape_1, shape_2, scores = _product(factors)
+    shape_1, shape_2, scores = _product(answer(wanted=wanted))
     if scores is None or scores.shape != (len(wanted), len(wanted)):
         others = dict.fromkeys(("the two best keys", "weights of the first", "weights of the second"))
         return {"shapes": _shapes(shape_1, shape_2), **others}
@@ -678,7 +703,7 @@ PAIR_FACTORS = Exercise(
     key="05.5",
     title="two keys for each query",
     name="pair_factors",
-    minutes=35,
+    minutes=45,
     level="hard",
     inputs=_pair_inputs,
     returns="R1, R2",

@@ -2,10 +2,10 @@
 
 from functools import cache
 from math import isqrt, prod
-from numbers import Integral
 
 import torch
 
+from synth_lib.checks.compare import kind_of, plain_copy
 from synth_lib.checks.exercise import Exercise, RowsSumTo1, mistakes
 from synth_lib.scores import make_score
 
@@ -32,13 +32,14 @@ EXERCISE_NOBODY = "Stretch 06.5: the position that nobody wants"
 # 06.1. As many keys as queries, so that a sum along the queries fits. One part is shared by the batch. Parts forbid
 # positions, and one row is forbidden whole by two of them together. In the row before it the two parts with the
 # largest alphas all but insist on different positions, so that the products sum to far less than 0.000001: a floor
-# under that sum is found out. In turn the batch, the heads and no axis are 1.
+# under that sum is found out. In turn the batch, the heads and no axis are 1, and there are three parts, two and five.
 
 
 def _mixed_inputs(draw):
     sizes = draw.sizes("batch head", low=2, high=5)
     sizes[draw.in_turn(("batch", "head", "nothing"))] = 1
-    number, length = draw.integer(3, 4), draw.integer(6, 8)  # in all rows but one, some positions are left
+    length = draw.integer(6, 8)
+    number, length = draw.in_turn([(3, length), (2, length), (5, 8)])  # in all rows but one, some positions are left
     shared = draw.integer(0, number - 2)  # not the last one: its shape would betray a loop that keeps only that
     scores = [
         draw.normal(1 if n == shared else sizes["batch"], sizes["head"], length, length) for n in range(number)
@@ -97,7 +98,7 @@ MIXED_MAP = Exercise(
     key="06.1",
     title="mix maps inside one softmax",
     name="mixed_map",
-    minutes=15,
+    minutes=20,
     level="medium",
     inputs=_mixed_inputs,
     returns="batch head query key",
@@ -154,11 +155,11 @@ MIXED_MAP = Exercise(
         EQUATIONS: {
             "these are mixed scores; the softmax along the keys is missing.":
                 lambda maps, logits: _mix(_logarithms(maps), logits.softmax(dim=0)),
-            "the last softmax runs along the queries, so the columns sum to 1 and not the rows.":
+            "the columns sum to 1, not the rows: the softmax, or the sum that you divide by, runs along the queries.":
                 lambda maps, logits: _map_of(_mix(_logarithms(maps), logits.softmax(dim=0)), dim=2),
-            "the last softmax runs along the heads.":
+            "the heads sum to 1, not the rows: the softmax, or the sum that you divide by, runs along the heads.":
                 lambda maps, logits: _map_of(_mix(_logarithms(maps), logits.softmax(dim=0)), dim=1),
-            "the last softmax runs along the batch, so it mixes sentences.":
+            "the sentences sum to 1, not the rows: the softmax, or the sum that you divide by, runs along the batch.":
                 lambda maps, logits: _map_of(_mix(_logarithms(maps), logits.softmax(dim=0)), dim=0),
         },
         EXERCISE_MIX: {
@@ -317,8 +318,18 @@ def _bounded(x):
     return numbers[..., None].expand(-1, -1, -1, x.shape[1])
 
 
+def _odd(x):
+    """Many heads of zeros and ones, all keys alike: a change by about 1 moves some of them, and each by 1."""
+    numbers = torch.floor(3 * x @ _fixed(x.shape[-1], 32)).remainder(2).transpose(1, 2)
+    return numbers[..., None].expand(-1, -1, -1, x.shape[1])
+
+
 def _above_the_limit(x):
-    return _random(x).repeat(1, 4, 1, 1) + 4.9e-5 * _bounded(x)
+    return _random(x).repeat(1, 16, 1, 1) + 1.4e-5 * _odd(x)
+
+
+def _well_above_the_limit(x):
+    return _random(x).repeat(1, 16, 1, 1) + 3e-4 * _odd(x)
 
 
 def _above_the_limit_on_large_scores(x):
@@ -326,7 +337,7 @@ def _above_the_limit_on_large_scores(x):
 
 
 def _below_the_limit(x):
-    return _random(x).repeat(1, 4, 1, 1) + 4.9e-6 * _bounded(x)
+    return _random(x).repeat(1, 16, 1, 1) + 8e-6 * _odd(x)
 
 
 def _one_entry(x):
@@ -368,6 +379,10 @@ def _differences_of_the_numbers(x):
     return _every_key((x.diff(dim=-1) * torch.arange(1, x.shape[-1])).sum(dim=-1))
 
 
+def _differences_of_the_tokens(x):
+    return _every_key((x - x.roll(1, dims=1)).sum(dim=-1))
+
+
 def _direction_alone(x):
     return _dense(torch.nn.functional.normalize(x, dim=-1))
 
@@ -381,38 +396,42 @@ FAMILY = (
     _last_row_reads_first_token, _first_row_reads_last_token, _first_row_reads_token_1, _first_row_reads_token_2,
     _last_row_reads_itself, _last_number, _first_number,
     _changes_cancel, _only_key_1, _only_diagonal, _only_up, _only_down, _sentence_up, _sentence_down,
-    _quiet, _trembling, _rounding, _token_0_alone, _above_the_limit, _above_the_limit_on_large_scores,
-    _below_the_limit, _one_entry, _rounded_dot_product, _rounded_dense, _detached, _highest_key,
-    _behind_a_layer_norm, _behind_a_rounded_layer_norm, _differences_of_the_numbers, _direction_alone, _size_alone,
+    _quiet, _trembling, _rounding, _token_0_alone, _above_the_limit, _well_above_the_limit,
+    _above_the_limit_on_large_scores, _below_the_limit, _one_entry, _rounded_dot_product, _rounded_dense, _detached, _highest_key,
+    _behind_a_layer_norm, _behind_a_rounded_layer_norm, _differences_of_the_numbers, _differences_of_the_tokens,
+    _direction_alone, _size_alone,
+)  # fmt: skip
+
+
+OF_ONE_TOKEN = (_dot_product, _dense, _random, _random_copied, _last_head_dense, _quiet)
+OF_TWO_PLAIN_TOKENS = (
+    _dot_product, _random_copied, _first_row_reads_token_1, _first_row_reads_token_2, _last_row_reads_first_token,
+    _first_row_reads_last_token,
 )  # fmt: skip
 
 
 def _row_inputs(draw):
+    """In turn all functions; some with sentences of one token; some with longer ones that have plain tokens."""
     sizes = draw.sizes("length d_model", low=4, high=6)
-    shape = (1, sizes["length"], sizes["d_model"])
-    x, other = draw.normal(*shape), draw.normal(*shape)
-    other[:, 0] = x[:, 0]
-    return {"score": {one.__name__[1:]: one for one in FAMILY}, "x": x, "other": other}
+    length, family = draw.in_turn([(sizes["length"], FAMILY), (1, OF_ONE_TOKEN), (9, OF_TWO_PLAIN_TOKENS)])
+    x, other = (draw.normal(1, length, sizes["d_model"]) for _ in range(2))
+    if length > 1:
+        other[:, 0] = x[:, 0]
+    if family is OF_TWO_PLAIN_TOKENS:
+        x[:, 1], x[:, 2] = 0.0, 1.0
+    return {"score": {one.__name__[1:]: one for one in family}, "x": x, "other": other}
 
 
 def _for_each(answer, score, x, other):
-    """The three texts by their names, for every function of the family by its name; for some, of one token too."""
-    rows = {name: _named(answer(score=one, x=x, other=other)) for name, one in score.items()}
-    for name in ("dot_product", "dense", "random"):
-        row = answer(score=score[name], x=x[:, -1:].clone(), other=other[:, -1:].clone())
-        rows[f"{name}, sentences of one token"] = _named(row)
-    for n, numbers in ((1, "zeros"), (2, "ones")):  # the only token that this function reads
-        name, plain = f"first_row_reads_token_{n}", x.clone()
-        plain[:, n] = n - 1
-        rows[f"{name}, which is all {numbers}"] = _named(answer(score=score[name], x=plain, other=other))
-    return rows
+    """The three texts by their names, for every function of the family by its name."""
+    return {name: _named(answer(score=one, x=x, other=other)) for name, one in score.items()}
 
 
 def _named(row):
-    if not isinstance(row, tuple) or len(row) != 3:
-        parts = f"{type(row).__name__} of {len(row)}" if isinstance(row, (tuple, list)) else type(row).__name__
-        raise TypeError(f"the result should be a tuple of three texts, but is: {parts}")
-    return dict(zip(("conditioned on", "sample", "interacts"), row, strict=True))
+    row = plain_copy(row)
+    if not isinstance(row, (tuple, list)) or len(row) != 3:
+        raise TypeError(f"the result should be a tuple of three texts, but is {kind_of(row)}")
+    return dict(zip(("reads", "sample", "interacts"), row, strict=True))
 
 
 def _add(x, n):
@@ -456,10 +475,17 @@ def _row_by_change(score, x, other):
     return _row(_reads(score, x), _differs(score, x, other))
 
 
-def _jacobian_reads(threshold):
+def _derivative_reads(threshold):
+    """By derivatives of one number for each row, to which its scores, whatever their signs, add up unequally."""
+
     def reads(score, x):
-        jacobian = torch.autograd.functional.jacobian(lambda tokens: score(tokens[None])[0], x[0])
-        return jacobian.abs().amax(dim=(0, 2, 4)) > threshold
+        tokens = x.clone().requires_grad_()
+        scores = score(tokens)[0]
+        if not scores.requires_grad:
+            return torch.zeros(x.shape[1], x.shape[1], dtype=torch.bool)
+        rows = (scores * (1.5 + _fixed(*scores.shape))).sum(dim=(0, 2))
+        changes = [torch.autograd.grad(row, tokens, retain_graph=True)[0][0] for row in rows]
+        return torch.stack(changes).abs().amax(dim=2) > threshold
 
     return reads
 
@@ -501,12 +527,10 @@ def _close(one, other, **tolerance):
 
 def _row_by_allclose(**tolerance):
     def row(score, x, other):
-        length = x.shape[1]
-        reads = torch.tensor([
-            [_close(score(_add(x, n))[:, :, i], score(x)[:, :, i], **tolerance) for n in range(length)]
-            for i in range(length)
-        ])
-        return _row(reads, _close(score(x), score(other), **tolerance))
+        before = score(x)
+        moved = torch.stack([score(_add(x, n)) for n in range(x.shape[1])])
+        reads = ~torch.isclose(moved, before, **tolerance).all(dim=4).all(dim=2).all(dim=1).T
+        return _row(reads, _close(before, score(other), **tolerance))
 
     return row
 
@@ -521,8 +545,9 @@ def _row_in_loops(score, x, other):
     for n in range(x.shape[1]):
         moved = x.clone()
         moved[0, n] = 0.4 - 2 * moved[0, n]  # a token of zeros or ones changes, too
+        before, after = score(x), score(moved)
         for i in range(x.shape[1]):
-            if not torch.allclose(score(moved)[:, :, i], score(x)[:, :, i], rtol=0, atol=1e-5):
+            if not torch.allclose(after[:, :, i], before[:, :, i], rtol=0, atol=1e-5):
                 own, others = own or i == n, others or i != n
     reads = "other tokens" if others else "own token" if own else "nothing"
     same = torch.allclose(score(x), score(other), rtol=0, atol=1e-5)
@@ -585,17 +610,16 @@ TABLE_ROW = Exercise(
     key="06.2",
     title="the row of any score function",
     name="table_row",
-    minutes=25,
+    minutes=40,
     level="hard",
     inputs=_row_inputs,
-    trials=2,
     returns="three texts for each score function",
     right=(_row_by_change, _row_with_new_tokens, _row_in_loops),
     run=_for_each,
     wrong=mistakes({
         READS: {
-            "a derivative is asked, and it sees no steps.": _row_with(_jacobian_reads(1e-5)),
-            "a derivative is asked, which sees no steps, and the smallest one counts.": _row_with(_jacobian_reads(0)),
+            "a derivative is asked, and it sees no steps.": _row_with(_derivative_reads(1e-5)),
+            "a derivative is asked, which sees no steps, and the smallest one counts.": _row_with(_derivative_reads(0)),
             "only token 0 is changed; rows that read another token seem to read nothing.":
                 _row_with(_reads_tokens(slice(1))),
             "not every token is changed; a row may read one of those that you leave out.":
@@ -705,28 +729,29 @@ TABLE_ROW = Exercise(
 )  # fmt: skip
 
 
-# 06.3. The parts with a hidden layer or projections occur once and twice, so that a d^2 too few or too many tells from
-# which of them it comes. The fixed table occurs twice: leaving out its logit is not one logit too few. In turn the
-# budget is used up, is one short of the next length, and there is no Random, so that the bill grows in proportion.
+# 06.3. The parts with a hidden layer or projections occur once and three times, so that a d^2 too few or too many tells
+# from which of them it comes. The fixed table occurs twice: leaving out its logit is not one logit too few. In turn the
+# budget is used up, is one short of the next length, there is no Random, so that the bill grows in proportion, and
+# nothing is left of a budget for one position.
 
 NAMES = (
     "dense", "dot_product", "random", "fixed_random", "factorized_random", "dense", "fixed_random", "random",
-    "factorized_random", "factorized_random",
+    "dense", "factorized_random", "factorized_random",
 )  # fmt: skip
 
 
 def _budget_inputs(draw):
     sizes = draw.sizes("head d_head rank", low=2, high=9)
-    if one := draw.in_turn((None, "head", "rank")):
+    if one := draw.in_turn((None, "head", "rank", None)):
         sizes[one] = 1
     d_model, head, rank = sizes["head"] * sizes["d_head"], sizes["head"], sizes["rank"]
     first = draw.integer(0, len(NAMES) - 1)
     names = [*NAMES[first:], *NAMES[:first]]
-    if draw.in_turn((False, False, True)):
+    if draw.in_turn((False, False, True, False)):
         names = [name for name in names if name != "random"]
-    longest = draw.in_turn((draw.integer(35, 70), draw.integer(400, 900), draw.integer(35, 70)))
+    longest = draw.in_turn((draw.integer(35, 70), draw.integer(400, 900), draw.integer(35, 70), 1))
     room = [_bill(names, d_model, head, longest + more, rank) for more in (0, 1)]
-    budget = draw.in_turn((room[0], room[1] - 1, sum(room) // 2))
+    budget = draw.in_turn((room[0], room[1] - 1, sum(room) // 2, room[0]))
     return {"names": names, "d_model": d_model, "head": head, "rank": rank, "budget": budget}
 
 
@@ -746,30 +771,44 @@ def _bill(names, d_model, head, max_length, rank):
 
 
 def _longest(bill, budget, fits=int.__le__):
-    """The last length that fits, by the bill of each; 1 if none does."""
-    max_length = 1
-    while fits(bill(max_length + 1), budget) and max_length < 10_000:
-        max_length += 1
-    return max_length, budget - bill(max_length)
+    """The last length that fits, by the bill of each, which grows; 1 if none does. By doubling, then by halving."""
+    low, high = 1, 2
+    while fits(bill(high), budget) and high < 10_000:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(bill(middle), budget) else (low, middle)
+    return low, budget - bill(low)
 
 
-def _longest_in_a_loop(names, d_model, head, rank, budget):
+def _longest_halved(names, d_model, head, rank, budget):
     return _longest(lambda max_length: _bill(names, d_model, head, max_length, rank), budget)
 
 
-def _longest_counted(names, d_model, head, rank, budget):
-    """By halving; the library counts, on a device that holds sizes and no numbers."""
+def _longest_in_a_loop(names, d_model, head, rank, budget):
+    max_length = 1
+    while _bill(names, d_model, head, max_length + 1, rank) <= budget:
+        max_length += 1
+    return max_length, budget - _bill(names, d_model, head, max_length, rank)
 
-    def bill(max_length):
+
+def _longest_counted(names, d_model, head, rank, budget):
+    """The library counts at three lengths. A parabola goes through them, and halving finds the longest."""
+
+    def count(max_length):
         score = make_score(" + ".join(names), d_model, head, max_length, bias=False, rank=rank)
         return sum(parameter.numel() for parameter in score.parameters())
 
-    with torch.device("meta"):
-        low, high = 1, 1000
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if bill(middle) <= budget else (low, middle)
-        return low, budget - bill(low)
+    def bill(max_length):
+        return first + (max_length - 1) * (step + (max_length - 2) * bend // 2)
+
+    first, second, third = map(count, (1, 2, 3))
+    step, bend = second - first, third - 2 * second + first
+    low, high = 1, 1000
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if bill(middle) <= budget else (low, middle)
+    return low, budget - bill(low)
 
 
 def _longest_solved(names, d_model, head, rank, budget):
@@ -802,38 +841,30 @@ def _below_the_budget(names, d_model, head, rank, budget):
 
 
 def _one_too_long(names, d_model, head, rank, budget):
-    longest = _longest_in_a_loop(names, d_model, head, rank, budget)[0] + 1
+    longest = _longest_halved(names, d_model, head, rank, budget)[0] + 1
     return longest, budget - _bill(names, d_model, head, longest, rank)
 
 
 def _left_of_the_next(names, d_model, head, rank, budget):
-    longest = _longest_in_a_loop(names, d_model, head, rank, budget)[0]
+    longest = _longest_halved(names, d_model, head, rank, budget)[0]
     return longest, budget - _bill(names, d_model, head, longest + 1, rank)
 
 
 def _the_bill_itself(names, d_model, head, rank, budget):
-    longest, left = _longest_in_a_loop(names, d_model, head, rank, budget)
+    longest, left = _longest_halved(names, d_model, head, rank, budget)
     return longest, budget - left
-
-
-def _whole_numbers(answer, **arguments):
-    """A whole number of numpy is one too."""
-    result = answer(**arguments)
-    if not isinstance(result, tuple):
-        return result
-    return tuple(int(one) if isinstance(one, Integral) and type(one) is not bool else one for one in result)
 
 
 LONGEST = Exercise(
     key="06.3",
     title="the longest sentence that a budget allows",
     name="longest_length",
-    minutes=15,
+    minutes=20,
     level="medium",
     inputs=_budget_inputs,
+    trials=4,
     returns="max_length, left",
-    right=(_longest_in_a_loop, _longest_solved, _longest_counted),
-    run=_whole_numbers,
+    right=(_longest_halved, _longest_in_a_loop, _longest_solved, _longest_counted),
     wrong=mistakes({
         ANY: {
             "the logits of the alphas are missing.": _longest_with(extra=lambda names, **sizes: 0),
@@ -846,8 +877,8 @@ LONGEST = Exercise(
             "what is left is computed for the first length that does not fit.": _left_of_the_next,
             "the second number is what is spent, not what is left.": _the_bill_itself,
             "what is left is negative: is it the bill minus the budget?":
-                lambda **sizes: (_longest_in_a_loop(**sizes)[0], -_longest_in_a_loop(**sizes)[1]),
-            "the two numbers are in the other order.": lambda **sizes: _longest_in_a_loop(**sizes)[::-1],
+                lambda **sizes: (_longest_halved(**sizes)[0], -_longest_halved(**sizes)[1]),
+            "the two numbers are in the other order.": lambda **sizes: _longest_halved(**sizes)[::-1],
         },
         LOGITS: {
             "there is one logit too few: every part has one, although one of them could be spared.":
@@ -887,6 +918,10 @@ LONGEST = Exercise(
                 _longest_with(
                     lambda d_model, head, max_length, **sizes: {"dense": d_model**2 + head * d_model * max_length}
                 ),
+            "in Dense, the second matrix is counted for one head alone.":
+                _longest_with(
+                    lambda d_model, head, max_length, **sizes: {"dense": d_model**2 + d_model // head * max_length}
+                ),
             "every head has a whole Dense; the heads share one set of features.":
                 _longest_with(
                     lambda d_model, head, max_length, **sizes: {"dense": head * (d_model**2 + d_model * max_length)}
@@ -910,25 +945,27 @@ LONGEST = Exercise(
                 ),
         },
         CELLS: {
-            "the value projection is counted; it belongs to the layer, not to the scores.":
+            "d^2 too many are counted, as in a value projection, which belongs to the layer and not to the scores.":
                 _longest_with(extra=lambda names, d_model, **sizes: len(names) + d_model**2),
         },
     }),
 )  # fmt: skip
 
 
-# 06.4. One width is that of the paper, one that of the listing. One printed number has no whole width.
+# 06.4. One width is that of the paper, one that of the listing, one is larger than both, and one occurs twice. One
+# printed number has no whole width, and one is too small for any.
 
 
 def _width_inputs(draw):
     sizes = draw.sizes("head d_head max_length", low=3, high=9)
     d_model, max_length = sizes["d_model"], sizes["max_length"]
     other = draw.integer(max_length + 1, d_model - 1)
-    whole = [_listed(width, d_model, max_length) for width in (other, d_model, max_length)]
+    widths = (other, d_model, max_length, 2 * d_model + 1, d_model, -2)
+    whole = [_listed(width, d_model, max_length) for width in widths]
     whole_step = _listed(1, d_model, max_length) - _listed(0, d_model, max_length)
     part = draw.in_turn((0.3, 0.7))  # of a step: rounding goes down and up
     between = _listed(other, d_model, max_length) + round(part * whole_step)
-    position = draw.integer(0, 3)
+    position = draw.integer(0, 6)
     return {"printed": [*whole[:position], between, *whole[position:]], "d_model": d_model, "max_length": max_length}
 
 
@@ -949,7 +986,7 @@ def _widths_line(printed, d_model, max_length):
 def _widths_halving(printed, d_model, max_length):
     answer = []
     for number in printed:
-        low, high = 0.0, float(number)
+        low, high = -10.0, float(number)
         for _ in range(80):
             middle = (low + high) / 2
             low, high = (middle, high) if _listed(middle, d_model, max_length) < number else (low, middle)
@@ -972,10 +1009,12 @@ def _widths_with(offset=_offset, step=_step):
     ]
 
 
-def _floats(answer, **arguments):
-    """A float of numpy is one too."""
-    result = answer(**arguments)
-    return [float(one) if isinstance(one, float) else one for one in result] if isinstance(result, list) else result
+def _layer_by_layer(answer, printed, d_model, max_length):
+    number = len(printed)
+    widths = plain_copy(answer(printed=printed, d_model=d_model, max_length=max_length))
+    if not isinstance(widths, (tuple, list)) or len(widths) != number:
+        raise TypeError(f"the result should be a list of {number} floats, but is {kind_of(widths)}")
+    return {f"layer {layer}": width for layer, width in enumerate(widths)}
 
 
 WIDTHS = Exercise(
@@ -985,8 +1024,8 @@ WIDTHS = Exercise(
     minutes=10,
     level="medium",
     inputs=_width_inputs,
-    returns="a list of floats",
-    run=_floats,
+    returns="a float for each layer",
+    run=_layer_by_layer,
     right=(_widths, _widths_line, _widths_halving),
     wrong=mistakes({
         EXERCISE_WIDTH: {
@@ -1011,6 +1050,10 @@ WIDTHS = Exercise(
                     float(round((number - _offset(d_model, max_length)) / _step(d_model, max_length)))
                     for number in printed
                 ],
+            "the widths are rounded to two decimals; keep the fraction as it is.":
+                lambda printed, d_model, max_length: [round(one, 2) for one in _widths(printed, d_model, max_length)],
+            "a width below 0 becomes 0; it tells that the layer is built in another way.":
+                lambda printed, d_model, max_length: [max(0.0, one) for one in _widths(printed, d_model, max_length)],
             "one projection too many is taken off, an output projection; the listing has only the values.":
                 _widths_with(lambda d_model, max_length: 2 * (d_model**2 + d_model) + max_length),
             "the second layer is forgotten, but its matrix has h columns too.":
@@ -1033,6 +1076,13 @@ WIDTHS = Exercise(
                 _widths_with(lambda d_model, max_length: d_model**2 + d_model),
             "the bias of the hidden layer is forgotten.":
                 _widths_with(step=lambda d_model, max_length: d_model + max_length),
+            "the biases of the value projection and of the hidden layer are forgotten.":
+                _widths_with(
+                    lambda d_model, max_length: d_model**2 + max_length,
+                    lambda d_model, max_length: d_model + max_length,
+                ),
+            "the biases of the value projection and of the second layer are forgotten.":
+                _widths_with(lambda d_model, max_length: d_model**2),
             "no layer has its bias.":
                 _widths_with(lambda d_model, max_length: d_model**2, lambda d_model, max_length: d_model + max_length),
             "only the value projection has its bias.":
@@ -1049,38 +1099,38 @@ WIDTHS = Exercise(
 )  # fmt: skip
 
 
-# 06.5. Any scores will do that keep the promises. Beside the drawn election there are the smallest one, one with a very
-# small alpha at either end, and three that nobody can win.
+# 06.5. Any scores will do that keep the promises. In turn a drawn election, the smallest one, two with the smallest
+# alpha at either end, one with more parts than positions, and three that nobody can win.
 
 
 def _election_inputs(draw):
     sizes = draw.sizes("parts length", low=3, high=7)
-    position = draw.in_turn((1, sizes["length"] - 1, sizes["length"] - 2))
-    return {"length": sizes["length"], "position": position, "alphas": draw.normal(sizes["parts"]).softmax(dim=0)}
+    length, alphas = sizes["length"], draw.normal(sizes["parts"]).softmax(dim=0).clamp(min=0.02)
+    alphas = alphas / alphas.sum()
+    length, position, alphas = draw.in_turn([
+        (length, draw.in_turn((1, length - 1, length - 2)), alphas),
+        (3, 0, torch.tensor([0.5, 0.5])),
+        (4, 2, torch.tensor([0.38, 0.61, 0.01])),
+        (5, 4, torch.tensor([0.01, 0.99])),
+        (3, 1, torch.tensor([0.1, 0.3, 0.2, 0.25, 0.15])),
+        (2, 1, alphas),
+        (1, 0, alphas),
+        (length, 1, torch.tensor([1.0])),
+    ])
+    return {"length": length, "position": position, "alphas": alphas}
 
 
-def _elections(answer, length, position, alphas):
-    """What is true of the scores that the answer gives, for this election and some others."""
-    cases = {
-        "this election": (length, position, alphas),
-        "three positions, two equal parts": (3, 0, torch.tensor([0.5, 0.5])),
-        "the last part is small": (4, 2, torch.tensor([0.37, 0.61, 0.02])),
-        "the first part is small": (5, 4, torch.tensor([0.02, 0.98])),
-        "more parts than positions": (3, 1, torch.tensor([0.1, 0.3, 0.2, 0.25, 0.15])),
-        "two positions": (2, 1, alphas),
-        "one position": (1, 0, alphas),
-        "one part": (length, position, torch.tensor([1.0])),
-    }
-    return {
-        name: _promises(answer(length=l, position=p, alphas=a.clone()), l, p, a) for name, (l, p, a) in cases.items()
-    }
+def _election(answer, length, position, alphas):
+    """What is true of the scores that the answer gives."""
+    return _promises(answer(length=length, position=position, alphas=alphas), length, position, alphas)
 
 
 def _promises(scores, length, position, alphas):
     if scores is None:
         return "None"
     if not isinstance(scores, torch.Tensor) or not scores.is_floating_point():
-        return f"{type(scores).__name__}, no tensor of floats"
+        kind = f"a tensor of {scores.dtype}" if isinstance(scores, torch.Tensor) else kind_of(scores)
+        raise TypeError(f"the result should be a tensor of floats, or None, but is {kind}")
     if scores.shape != (len(alphas), length):
         return f"shape {tuple(scores.shape)} for {len(alphas)} parts and {length} positions"
     if not scores.isfinite().all():
@@ -1088,9 +1138,10 @@ def _promises(scores, length, position, alphas):
     scores = scores.detach().double()
     kept = int((scores.softmax(dim=1)[:, position] < 0.01).sum())
     mixed = (alphas.double() @ scores).softmax(dim=0)[position]
-    first = int((scores.argmax(dim=1) == position).sum())
-    above = "yes" if mixed > 0.99 else "no"
-    return f"below 0.01 in {kept} of {len(alphas)} parts, first choice of {first}, mixture above 0.99: {above}"
+    first = scores.argmax(dim=1)
+    above = "yes" if mixed > 0.99 else f"no; first choices: {len(first.unique())}"
+    own = int((first == position).sum())
+    return f"below 0.01 in {kept} of {len(alphas)} parts, first choice of {own}, mixture above 0.99: {above}"
 
 
 def _nobody(length, position, alphas):
@@ -1163,12 +1214,13 @@ NOBODY = Exercise(
     key="06.5",
     title="the position that nobody wants",
     name="nobody_wants",
-    minutes=25,
+    minutes=40,
     level="hard",
     inputs=_election_inputs,
-    returns="scores for several elections",
+    returns="scores, or None",
+    trials=8,
     right=(_nobody, _two_camps, _by_size_of_alpha),
-    run=_elections,
+    run=_election,
     wrong=mistakes({
         EXERCISE_NOBODY: {
             "every part looks at the position; nobody should.": _unless_impossible(_everybody_wants),
