@@ -7,7 +7,7 @@
 #
 # - **Before you start:** chapters [01](01_dot_product.ipynb) to [06](06_mixtures.ipynb); of
 #   [07](07_whole_models.ipynb) the cache. No GPU is needed.
-# - **Time:** about 125 minutes, 70 of them for the four exercises; the stretch exercise takes 30 more.
+# - **Time:** about 125 minutes, 70 of them for the four exercises; the stretch exercise takes 45 more.
 # - **Level:** medium.
 #
 # What transfers: floors, fused kernels, launches and caches decide the speed of all Transformers in use today.
@@ -96,27 +96,11 @@ print(f"so {rate / bandwidth:.1f} operations in the time of one byte")
 # \frac{\text{bytes}}{\text{bytes a second}}\right)$$
 #
 # If the bytes take longer, the step is *memory-bound*: a faster multiplier would not help. Else it is
-# *compute-bound*. On round numbers, 20 GB and 100 G operations a second:
-
-# %%
-def floor(operations, moved, rate, bandwidth):
-    """Milliseconds, and what binds: operations and bytes of a step, operations and bytes a second."""
-    compute, memory = 1000 * operations / rate, 1000 * moved / bandwidth
-    return max(compute, memory), "compute" if compute > memory else "memory"
-
-
-for side in (4, 16, 64, 256, 1024):  # a product of two square tables
-    milliseconds, bound = floor(2 * side**3, 4 * 3 * side**2, rate=100e9, bandwidth=20e9)
-    print(f"{side:4} x {side:4}: floor {milliseconds:9.3g} ms, bound by {bound}")
-
-# %% [markdown]
-# Operations grow with the cube of the side, bytes with the square: a large product is compute-bound, a small one
-# memory-bound. What is no product, such as a relu, does little on each number, and is memory-bound on nearly every
-# machine. (A softmax is more: it has exponentials.)
+# *compute-bound*.
 #
 # ### Exercise 11.1: the floor of a product with a shared table
 #
-# *10 minutes, easy.* Now tables that are not square, and one that serves many sentences, as the map of Random does.
+# *12 minutes, easy.* Write it for matrix products. One table serves many sentences, as the map of Random does.
 
 # %% exercise="11.1" points=1
 def product_floors(products, item, operations_per_second, bytes_per_second):
@@ -183,6 +167,24 @@ def floors_side_by_side(products, item, operations_per_second, bytes_per_second)
 check("11.1", floors_side_by_side)
 
 # %% [markdown]
+# From here on a function does it. Square tables, on round numbers, 20 GB and 100 G operations a second:
+
+# %%
+def floor(operations, moved, rate, bandwidth):
+    """Milliseconds, and what binds: operations and bytes of a step, operations and bytes a second."""
+    compute, memory = 1000 * operations / rate, 1000 * moved / bandwidth
+    return max(compute, memory), "compute" if compute > memory else "memory"
+
+
+for side in (4, 16, 64, 256, 1024):  # a product of two square tables
+    milliseconds, bound = floor(2 * side**3, 4 * 3 * side**2, rate=100e9, bandwidth=20e9)
+    print(f"{side:4} x {side:4}: floor {milliseconds:9.3g} ms, bound by {bound}")
+
+# %% [markdown]
+# Operations grow with the cube of the side, bytes with the square: a large product is compute-bound, a small one
+# memory-bound. What is no product, such as a relu, does little on each number, and is memory-bound on nearly every
+# machine. (A softmax is more: it has exponentials.)
+#
 # ## The dot product, counted
 #
 # You know from [01](01_dot_product.ipynb#Multiply-adds): the scores of one head take $l^2 d_\text{head}$
@@ -299,7 +301,7 @@ assert equal(rows, plain(query, key, value)[0, 0])
 assert equal(fused(query, key, value), plain(query, key, value))
 
 # %% [markdown]
-# Its memory grows with $l$, not with $l^2$. There is a price. The backward pass needs the weights, and nobody kept
+# The fused form's memory grows with $l$, not with $l^2$. There is a price. The backward pass needs the weights, and nobody kept
 # them. So the kernel computes the scores **again**; one number that it kept for each row then gives the weights. How
 # many products is that, forward and backward?
 
@@ -319,23 +321,8 @@ for name, form in {"plain": plain, "fused": fused}.items():
 # | plain | 6 | 12 | 11 |
 # | fused | 7 | 12 | 0 |
 #
-# The fused form does *more* work and moves less. In numbers:
-
-# %%
-def work(products, tokens, maps, *, length, d_head, batch, head, item=4, shared_maps=0):
-    """(operations, bytes) of a step; shared_maps: passes over a map that the whole batch shares."""
-    operations = products * 2 * batch * head * length**2 * d_head
-    numbers = tokens * batch * head * length * d_head + (maps * batch + shared_maps) * head * length**2
-    return operations, item * numbers
-
-
-PLAIN, FUSED = (6, 12, 11), (7, 12, 0)
-sizes = dict(length=2048, d_head=64, batch=16, head=12)
-for name, counts in {"plain": PLAIN, "fused": FUSED}.items():
-    operations, moved = work(*counts, **sizes, item=2)
-    print(f"{name}: {operations / 1e9:6.0f} G operations, {moved / 1e9:6.3g} GB")
-
-# %% [markdown]
+# The fused form does *more* work and moves less.
+#
 # ### Exercise 11.2: from which length on?
 #
 # *20 minutes, medium.* Computing again costs operations, writing down costs bytes. Which is cheaper depends on the
@@ -397,15 +384,33 @@ check("11.2", crossover)
 # %% solution="11.2"
 def crossover_solved(d_head, item, operations_per_second, bytes_per_second, max_length):
     def microseconds(products, tokens, maps):
-        operations, moved = work(products, tokens, maps, length=max_length, d_head=d_head, batch=1, head=1, item=item)
+        operations = products * 2 * max_length**2 * d_head
+        moved = item * (tokens * max_length * d_head + maps * max_length**2)
         return 1000 * floor(operations, moved, operations_per_second, bytes_per_second)[0]
 
     slope = 14 * d_head / operations_per_second - 11 * item / bytes_per_second
     first = int(12 * d_head * item / bytes_per_second / slope) + 1 if slope > 0 else None
-    return first if first and first <= max_length else None, microseconds(*PLAIN), microseconds(*FUSED)
+    return first if first and first <= max_length else None, microseconds(6, 12, 11), microseconds(7, 12, 0)
 
 
 check("11.2", crossover_solved)
+
+# %% [markdown]
+# From here on a function counts, for whole batches and all heads. What a real model saves in bytes:
+
+# %%
+def work(products, tokens, maps, *, length, d_head, batch, head, item=4, shared_maps=0):
+    """(operations, bytes) of a step; shared_maps: passes over a map that the whole batch shares."""
+    operations = products * 2 * batch * head * length**2 * d_head
+    numbers = tokens * batch * head * length * d_head + (maps * batch + shared_maps) * head * length**2
+    return operations, item * numbers
+
+
+PLAIN, FUSED = (6, 12, 11), (7, 12, 0)
+sizes = dict(length=2048, d_head=64, batch=16, head=12)
+for name, counts in {"plain": PLAIN, "fused": FUSED}.items():
+    operations, moved = work(*counts, **sizes, item=2)
+    print(f"{name}: {operations / 1e9:6.0f} G operations, {moved / 1e9:6.3g} GB")
 
 # %% [markdown]
 # ## Dense is attention with parameter keys
@@ -510,7 +515,34 @@ for name, tensors in kinds.items():
 # ## Random: one map for all sentences
 #
 # There is one map for each head, for the whole batch. But you have to *use* that. Much public code first gives $R$ a
-# batch axis. `expand` copies nothing, but the softmax then writes a map for each sentence:
+# batch axis. `expand` copies nothing, but the softmax then writes a map for each sentence. Who writes maps to memory,
+# for a batch of three sentences:
+
+# %% fold=true
+# @title The figure: who writes a map
+fig, panels = plt.subplots(1, 4, figsize=(7, 1.9), dpi=80, layout="constrained")
+stored = {"plain\n(dot product, Dense)": 3, "fused\n(dot product, Dense)": 0, "Random,\nexpanded": 3, "Random,\none map": 1}
+for panel, (form, number) in zip(panels, stored.items(), strict=True):
+    for sentence in range(3):
+        panel.add_patch(plt.Rectangle((0, 1.2 * sentence), 2, 0.9, fill=False, edgecolor="0.6"))
+        panel.text(1, 1.2 * sentence + 0.45, f"sentence {sentence}", ha="center", va="center", fontsize=8)
+        if number:  # an arrow from the map that this sentence reads
+            source = 1.2 * sentence + 0.45 if number == 3 else 1.65
+            arrow = dict(arrowstyle="->", color="0.4")
+            panel.annotate("", (2.05, 1.2 * sentence + 0.45), (3.1, source), arrowprops=arrow)
+    for sentence in range(3) if number == 3 else range(1, 1 + number):
+        panel.add_patch(plt.Rectangle((3.1, 1.2 * sentence), 0.9, 0.9, color=plots.COLOURS[1]))
+        panel.text(3.55, 1.2 * sentence + 0.45, "map", ha="center", va="center", fontsize=8, color="white")
+    panel.set(xlim=(-0.1, 4.1), ylim=(3.5, -0.2))
+    panel.set_title(form, fontsize=8)
+    panel.axis("off")
+plots.show(
+    fig,
+    "four panels with three sentences each. Plain: three maps in memory, one for each sentence. Fused: no map. Random, "
+    "expanded: three maps again. Random, one map: a single map, from which arrows lead to all three sentences.",
+)
+
+# %% [markdown]
 
 # %%
 def random_expanded(R, value):
@@ -614,7 +646,7 @@ for name, (operations, moved) in table.items():
 #
 # ### Exercise 11.3: Factorized Random for a fused kernel
 #
-# *20 minutes, medium.* For a *causal* layer: no query attends to a later key. Write the arguments of torch's
+# *25 minutes, medium.* For a *causal* layer: no query attends to a later key. Write the arguments of torch's
 # `F.scaled_dot_product_attention`. The check calls it with them and with the values. It looks at the numbers, and at
 # every tensor that your function and the kernel make: none may hold length × length numbers for each head. A mask
 # that all heads share may.
@@ -708,6 +740,8 @@ for name, options in [
 #
 # ## The causal mask: half of the work is for nothing
 #
+# (A good place for a break: what follows needs little of the code above.)
+#
 # A language model must not look ahead. The plain way computes every score, then sets those above the diagonal to
 # minus infinity. A weight of 0 costs as much as any other: half of the work is thrown away. To skip every single 0
 # would mean rows of all lengths, and no matrix product. So cut the queries into **blocks**. A block multiplies all
@@ -768,7 +802,7 @@ assert Fraction(measure.operations(in_library), whole) == Fraction(8 + 1, 2 * 8)
 #
 # ### Exercise 11.4: the gradient leaves out the upper half, too
 #
-# *20 minutes, medium.* Compute the gradient of the values in blocks of *keys*. Who attends to a key? Read the picture
+# *15 minutes, medium.* Compute the gradient of the values in blocks of *keys*. Who attends to a key? Read the picture
 # above by columns. The check compares the numbers. Then it puts a NaN, "not a number", in the place of one query's
 # gradient after the other. 0 times NaN is NaN, so it sees which key multiplies which query. In how many products you
 # do it is up to you.
@@ -838,13 +872,13 @@ check("11.4", gradient_by_tiles)
 # %% [markdown]
 # ### Stretch 11.5: eight blocks, but not eight products
 #
-# *30 minutes, hard.* Eight blocks leave 9/16 of the work, and are eight products. Do no more work than that, in **at
+# *45 minutes, hard.* Eight blocks leave 9/16 of the work, and are eight products. Do no more work than that, in **at
 # most five** matrix products: what torch starts as one counts as one, also where it holds many small ones, as `@`
 # does for all heads. There are several ways. The check counts the products, and finds with NaNs how much of the
 # square you multiply.
 #
 # Why the series asks this: the stairs trade work for launches. Here you pay less of both. When it is right, ask how
-# much work six products leave.
+# much work six products leave: the solution's way gets down to 33/64.
 
 # %% exercise="11.5" points=1
 def few_products(scores, value):
@@ -898,7 +932,7 @@ check("11.5", few_products)
 # **Why it works.** A triangle is a square and two triangles of half its side. Cut three times: squares of a half, a
 # quarter and an eighth, and eight small triangles, which are multiplied as squares. All pieces of one size are one
 # product: four products, $1/4 + 1/8 + 1/16 + 1/8 = 9/16$ of the work. Each further cut adds *one* product, where the
-# stairs double theirs. The second way cuts once, and lets the two triangles climb four steps side by side.
+# stairs double theirs: two more cuts, six products, leave $33/64$. The second way cuts once, and lets the two triangles climb four steps side by side.
 
 # %% solution="11.5"
 def two_stairs(scores, value):
@@ -1017,7 +1051,7 @@ speeds = {name: times["dot product, plain"]["ms"] / times[form]["ms"] for name, 
 compare_guess(my_speed, {name: f"{speed:.1f}" for name, speed in speeds.items()})
 
 # %% [markdown]
-# Nothing should be below 1. Now recall exercise 11.2: which of plain and fused has the lower floor here, and which is
+# In the column *floors* nothing should be below 1. Now recall exercise 11.2: which of plain and fused has the lower floor here, and which is
 # faster?
 
 # %%
@@ -1080,7 +1114,8 @@ for name, (step, counts) in tiny.items():
     print(f", {measure.launches(step)} launches")
 
 # %% [markdown]
-# So for small inputs the floor says nothing, and the form with the fewest and simplest calls wins.
+# So for small inputs the floor says nothing. What counts is the calls: how many, and how long each takes to start. The
+# number of launches alone does not order the forms.
 #
 # ### Time and memory against length
 #
@@ -1135,7 +1170,9 @@ plots.show(
 
 # %% [markdown]
 # Look for a rise in the plain times, where the maps, 64 MiB at length 1024, no longer fit into the processor's cache
-# (a likely reason). Random's one map grows with $l^2$ too, but there is one for the batch.
+# (a likely reason). Random's one map grows with $l^2$ too, but there is one for the batch. Each title says how many
+# times as much the first form takes at 1024. Where both forms of a pair are compute-bound and do the same products, as
+# those of Random, their floors are one dotted line.
 #
 # ### Every mechanism, the whole layer
 #
@@ -1172,21 +1209,20 @@ card_bandwidth = record["machine"]["copy_bytes_per_second"]
 print(f"{record['card']}, {record['date']}, torch {record['versions']['torch'].split('+')[0]}, {record['dtype']}")
 print(f"{card_bandwidth / 1e12:.2f} TB a second, {card_rate / 1e12:.0f} T operations a second:", end=" ")
 print(f"{card_rate / card_bandwidth:.0f} operations in the time of one byte")
-print("planned:", *(f"batch {size['batch']}, length {size['length']};" for size in record["sizes"]["attention"]))
-for part in ("core", "layer", "train", "decode"):
-    rows = [record["sizes"]["train"] | {"causal": True} | row for row in record.get(part, [])]
-    lengths_of = sorted({row["length"] for row in rows})
-    print(f"{part:>8}: {len(rows):2} rows, lengths {lengths_of}, {sum(row['causal'] for row in rows)} causal")
-print(f"{record['check']['cases']} checks of values and gradients, {record['check']['wrong']} wrong; then:")
-print("cut off:", record["skipped"][0])
 
 # %% [markdown]
-# So this record **lacks** much: there is nothing at length 2048, where the map is largest beside the values; no
-# causal layer; no writing of text; four of nine mechanisms in training; and the check of values was cut off.
+# This record **lacks** much: length 2048, where the map is largest beside the values; causal layers; writing text; and
+# in training four of nine mechanisms. Its check of values was cut off.
 #
-# What follows is attention alone, length 512, 64 sentences, 12 heads of 64 features. `sdpa` is torch's kernel for the
-# dot product; `dense` and `factorized_random as keys` are the same with parameter keys; `random` is one map;
-# `factorized_dense` and `random + dot_product` use a score_mod; the plain ones write a map for each sentence.
+# What follows is attention alone, length 512, 64 sentences, 12 heads of 64 features, in nine forms:
+#
+# | form | how it is computed |
+# |---|---|
+# | `sdpa` | torch's kernel for the dot product |
+# | `dense without bias`, `dense`, `factorized_random as keys` | the same kernel, with parameter keys |
+# | `random` | one map for all sentences |
+# | `random + dot_product`, `factorized_dense` | a score_mod |
+# | `random expanded, plain`, `factorized_dense, plain` | a map for each sentence |
 #
 # **Predict**: which of the nine comes closest to its floor, and which stays furthest away? How fast are Random and
 # Dense, where sdpa has speed 1?
@@ -1333,8 +1369,7 @@ for name in names:
     print()
 
 # %% [markdown]
-# One training step of a language model, against the model with sdpa (chapter [13](13_train_on_gpu.ipynb) compares
-# with a plain dot product, against which everything looks better):
+# One training step of a language model, against the model with sdpa:
 
 # %%
 trained = record["sizes"]["train"]

@@ -13,7 +13,7 @@ def loss_curves(curves, *, references=None, unit="nats per token"):
 
     curves: {label: [curve of one seed, ...]}; a curve is a list of {"step": ..., "loss": ...}, as in the
     records of `train`, with the same steps for all seeds of a label. references: {label: loss}, drawn as
-    level lines.
+    level lines. Legend and labels stand outside, so that no curve runs through a word.
     """
     fig, axes = plt.subplots(figsize=plots.SIZE, layout="constrained")
     for number, (label, seeds) in enumerate(curves.items()):
@@ -27,10 +27,10 @@ def loss_curves(curves, *, references=None, unit="nats per token"):
         )  # fmt: skip
     for label, loss in (references or {}).items():
         axes.axhline(loss, color="grey", linewidth=1)
-        axes.text(1, loss, label, transform=axes.get_yaxis_transform(), ha="right", va="bottom", fontsize=8)
+        axes.text(1.01, loss, label, transform=axes.get_yaxis_transform(), va="center", fontsize=10)
     axes.set_xlabel("training step")
     axes.set_ylabel(f"loss ({unit})")
-    axes.legend(fontsize=8)
+    axes.legend(fontsize=10, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
     return fig
 
 

@@ -40,6 +40,18 @@ def test_loss_curves_draw_mean_and_spread_over_seeds():
     assert axes.get_ylabel() == "loss (nats per token)"
 
 
+def test_no_curve_runs_through_a_word():
+    curves = {f"a long name, {n}": [curve(9.0, n)] for n in range(4)}
+    fig = loss_curves(curves, references={"counted": 1.0, "another": 5.0})
+    draw(fig)
+    axes, renderer = fig.axes[0], fig.canvas.get_renderer()
+    inside = axes.get_window_extent(renderer)
+    words = [axes.get_legend(), *axes.texts]
+    for box in (word.get_window_extent(renderer) for word in words):
+        assert not box.overlaps(inside)
+        assert fig.bbox.x0 <= box.x0 and box.x1 <= fig.bbox.x1 and box.y1 <= fig.bbox.y1  # and nothing is cut off
+
+
 def test_lines_differ_without_colour():
     fig = loss_curves({str(n): [curve(n + 1.0, n)] for n in range(7)})
     draw(fig)

@@ -14,7 +14,7 @@ from synth_lib.text.corpora import DATA
 from tools.build_notebooks import VARIES, read_source
 
 SOURCE = Path(__file__).resolve().parents[2] / "notebooks" / "src" / "13_train_on_gpu.py"
-TUNED = ("nanogpt", "grammar", "tatoeba", "dialogue")
+TUNED = ("nanogpt", "longer", "grammar", "tatoeba", "dialogue")
 LESSON = [
     cell.source
     for cell in read_source(SOURCE)
