@@ -353,6 +353,17 @@ def test_compiles_for_changing_batch_and_length(score):
         torch.testing.assert_close(compiled(x)[0], layer(x)[0])
 
 
+@pytest.mark.parametrize("score", ["dense", "factorized_random", "random + dot_product"])
+def test_exports_for_changing_batch_and_length(score):
+    """One program for all lengths below max_length: there a learned table is used whole."""
+    layer = build(score, causal=True, dtype=torch.float32).eval()
+    sizes = {"x": {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}}
+    exported = torch.export.export(layer, (example(dtype=torch.float32),), dynamic_shapes=sizes).module()
+    for batch, length in ((5, 4), (1, 1), (2, layer.score.max_length - 1)):
+        x = torch.randn(batch, length, layer.score.d_model)
+        torch.testing.assert_close(exported(x)[0], layer(x)[0])
+
+
 # Training and evaluation
 
 

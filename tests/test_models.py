@@ -753,6 +753,26 @@ def test_all_three_compile_without_a_break_also_with_lengths():
         assert torch.allclose(compiled(*inputs), model(*inputs), atol=1e-5)
 
 
+def test_a_translator_exports_for_changing_batch_and_lengths():
+    def inputs(lengths):
+        source = torch.randint(VOCAB, (len(lengths), max(lengths)))
+        return source, source[:, 1:], torch.tensor(lengths)
+
+    model = EncoderDecoder(VOCAB, D_MODEL, HEAD, 1, MAX_LENGTH, "dense").eval()
+    sizes = {name: {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO} for name in ("source", "target")}
+    sizes["source_lengths"] = {0: torch.export.Dim.AUTO}
+    exported = torch.export.export(model, inputs([5, 3]), dynamic_shapes=sizes).module()
+    for given in (inputs([6, 2, 4]), inputs([2])):
+        torch.testing.assert_close(exported(*given), model(*given))
+
+
+def test_an_empty_batch_needs_no_lengths_in_all_three():
+    none = torch.zeros(0, 4, dtype=torch.int64)
+    for name, model, _ in all_three("random + dot_product"):
+        inputs = {"encoder-decoder": (none, none, []), "classifier": (none, [])}.get(name, (none,))
+        assert len(model(*inputs)) == 0, name
+
+
 def test_dropout_acts_in_all_three_while_training_only():
     for name, model, inputs in all_three("random + dot_product", dropout=0.3):
         assert torch.equal(model(*inputs), model(*inputs)), name

@@ -70,6 +70,11 @@ def test_attention_maps_of_heads_share_one_scale():
     assert images(fig)[0].axes.get_xticklabels()[1].get_text() == "\\n"
 
 
+def test_one_head_has_the_title_that_it_is_given():
+    of_one = [plots.attention_map(torch.rand(1, 2, 2), "ab", **options) for options in ({}, {"titles": ["mine"]})]
+    assert [images(fig)[0].axes.get_title() for fig in of_one] == ["", "mine"]
+
+
 def test_white_space_is_visible_in_the_standard_font():
     assert draw(plots.attention_map(torch.rand(4, 4), "a b\n")) > 0
 

@@ -385,8 +385,8 @@ class Watched:
 
     def __init__(self):
         self.task, self.seen = make_task("language model", CPU, **LANGUAGE_MODEL), []
-        self.build, self.batches, self.valid, self.test = (
-            self.task.build, self.task.batches, self.task.valid, self.task.test,
+        self.build, self.batches, self.valid, self.test, self.tokens = (
+            self.task.build, self.task.batches, self.task.valid, self.task.test, self.task.tokens,
         )  # fmt: skip
 
     def loss(self, model, *batch):
@@ -415,6 +415,17 @@ def test_in_a_run_each_layer_is_plain_and_metrics_are_measured_in_evaluation(mon
     assert kinds.count("training") == 3 and kinds[-1] == "measured in evaluation"
     assert result["curve"][-1] == [3, result["metrics"]["loss"]] and result["metrics"]["test_loss"] > 0
     assert result["tokens_per_second"] == pytest.approx(3 * 2 * 16 / result["training_seconds"], rel=0.5)
+
+
+def test_the_tokens_of_a_batch_are_the_real_ones(translation, few_glosses):
+    """What is counted a second: padding takes time, and is no token."""
+    source, source_lengths, inputs, targets = batch = translation.batches(8)(torch.Generator().manual_seed(0), 0)
+    padding = translation.tokenizer.padding
+    real = sum(token != padding for row in [*source.tolist(), *inputs.tolist()] for token in row)
+    assert translation.tokens(*batch) == real < source.numel() + inputs.numel()
+    glosses = classification()
+    tokens, lengths, labels = glosses.batches(8)(torch.Generator().manual_seed(0), 0)
+    assert glosses.tokens(tokens, lengths, labels) == (tokens != padding).sum() < tokens.numel()
 
 
 def test_histograms_sum_to_one_and_leave_out_what_may_not_be_attended_to():

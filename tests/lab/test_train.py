@@ -397,6 +397,8 @@ def test_an_evaluation_that_is_not_finite_fails_too(tmp_path):
         ({"weight_decay": -0.1}, "weight_decay is -0.1"),
         ({"beta2": 1.0}, "beta2 is 1.0, but must be below 1"),
         ({"final_learning_rate": 1.5}, "final_learning_rate is 1.5, but must be a share of at most 1"),
+        ({"seed": -1}, r"seed is -1, but must be a whole number from 0 to 2\*\*63 - 1"),
+        ({"seed": 2**63}, "seed is 9223372036854775808, but must"),
         ({"precision": "half"}, "precision must be auto, float32 or bfloat16, not 'half'"),
     ],
 )
@@ -580,6 +582,70 @@ def test_a_checkpoint_of_another_text_or_torch_is_refused_by_name(tmp_path, monk
     again = "use the same as before, or start again in another folder$"
     with pytest.raises(ValueError, match=f"made with torch version = '.*', this run has '1.0': {again}"):
         run(folder=tmp_path, resume=True)
+
+
+def by_hand(model, folder, resume=True, loss=next_token_loss, **options):
+    """Train on inputs that each step draws anew."""
+    eval_batches = [(inputs(torch.Generator().manual_seed(seed)),) * 2 for seed in (0, 1)]
+    options = {"get_batch": lambda generator, step: (inputs(generator),) * 2, "config": {}} | options
+    return train(
+        model, options.pop("get_batch"), eval_batches, Settings(steps=4, batch=2, evaluate_every=2), loss=loss,
+        folder=folder, resume=resume, device="cpu", progress=False, **options,
+    )  # fmt: skip
+
+
+def small(score="dense", d_model=8, **options):
+    torch.manual_seed(0)
+    return LanguageModel(11, d_model, 2, 1, 8, score, **options)
+
+
+def stopped_at_3(folder, monkeypatch, model):
+    with monkeypatch.context() as patch:
+        stop_at(3, patch)
+        with pytest.raises(KeyboardInterrupt, match="after step 3 of 4"):
+            by_hand(model, folder, resume=False)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"model": small("random")}, "holds the parameters of another model"),
+        ({"model": small(d_model=10)}, "holds the parameters of another model"),
+        ({"loss": lambda *given: 2 * next_token_loss(*given)}, "a loss of 2.* batches, this run has 4.*: the model or"),
+        ({"unit": "bits per token"}, "unit = 'nats per token', this run has 'bits per token'"),
+        (
+            {"get_batch": lambda generator, step: (inputs(generator) // (1 + step // 3),) * 2},
+            "training batch after step 3 = '[0-9a-f]+', this run has",
+        ),
+    ],
+    ids=["score", "size", "loss", "unit", "order"],
+)
+def test_a_checkpoint_of_something_else_is_refused_in_one_sentence(tmp_path, monkeypatch, change, message):
+    """Under the same config. The order of the batches differs from step 3 on alone."""
+    stopped_at_3(tmp_path, monkeypatch, small())
+    with pytest.raises(ValueError, match=f"{message}.*use the same as before, or start again") as refused:
+        by_hand(**({"model": small(), "folder": tmp_path} | change))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_checkpoint_of_another_device_is_refused(tmp_path):
+    run(folder=tmp_path)
+    checkpoint = torch.load(tmp_path / "checkpoint.pt")
+    checkpoint["made_from"]["device"] = "cuda"
+    torch.save(checkpoint, tmp_path / "checkpoint.pt")
+    with pytest.raises(ValueError, match="made with device = 'cuda', this run has 'cpu'"):
+        run(folder=tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("compiled_first", [True, False])
+def test_a_compiled_model_goes_on_as_a_plain_one_and_the_other_way_round(tmp_path, monkeypatch, compiled_first):
+    def model(compiled):
+        return torch.compile(small(), backend="eager") if compiled else small()
+
+    stopped_at_3(tmp_path, monkeypatch, model(compiled_first))
+    whole = by_hand(small(), None, resume=False)["curve"]
+    assert by_hand(model(not compiled_first), tmp_path)["curve"] == whole
+    assert not any("_orig_mod" in name for name in torch.load(tmp_path / "checkpoint.pt")["model"])
 
 
 def test_a_part_in_evaluation_stays_so_and_a_whole_model_trains():
