@@ -328,7 +328,7 @@ def test_a_pruned_table_of_positions_is_read_anew_each_time():
 def test_a_causal_model_compiles_for_another_length_too(score):
     torch._dynamo.reset()
     model = LanguageModel(11, 16, 2, 1, 300, score)
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
     for length in (8, 9, 280):
         tokens = torch.randint(11, (2, length))
         torch.testing.assert_close(compiled(tokens), model(tokens), rtol=1e-4, atol=1e-4)

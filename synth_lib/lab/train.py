@@ -304,7 +304,7 @@ class _Run:
 
     def trial_loss(self):
         """By which a model or a loss that computes something else is found out."""
-        with self.autocast():
+        with torch.random.fork_rng(devices=[]), self.autocast():
             return mean_loss(self.model, self.loss, self.eval_batches[:2], self.count, self.device)
 
     def parameters(self):
@@ -314,6 +314,7 @@ class _Run:
     def save(self):
         if not self.folder:
             return
+        began = time.perf_counter()
         checkpoint = {
             "config": self.config, "settings": asdict(self.settings), "made_from": self.made_from,
             "run": {"step": self.step, "curve": self.curve, "evaluating": self.evaluating, "seconds": self.seconds()},
@@ -322,6 +323,7 @@ class _Run:
             "random": {"torch": torch.get_rng_state(), "data": self.generator.get_state()},
         }  # fmt: skip
         write_whole(self.folder / "checkpoint.pt", lambda file: torch.save(checkpoint, file))
+        self.evaluating += time.perf_counter() - began  # it is no training either
 
     def load(self):
         path = self.folder / "checkpoint.pt" if self.folder else None

@@ -428,6 +428,18 @@ def test_the_tokens_of_a_batch_are_the_real_ones(translation, few_glosses):
     assert glosses.tokens(tokens, lengths, labels) == (tokens != padding).sum() < tokens.numel()
 
 
+def test_the_parameters_of_s_are_those_of_the_self_attention(translation, monkeypatch):
+    monkeypatch.setattr(tasks, "make_task", lambda name, device, **options: translation)
+    settings = {"data": {}, "model": SMALL | {"max_length": 15}, "settings": {"steps": 1, "batch": 2}}
+    result = run_experiment(experiment("translation, grammar", "Vanilla", question="tuning"), settings, CPU)
+    of_one = 2 * (12 * 12 + 12)  # queries and keys
+    assert result["parameters_of_S"] == 2 * of_one  # the encoder's and the decoder's, and not the cross-attention's
+
+
+def test_the_last_rows_are_a_quarter_of_the_queries():
+    assert tasks._last_rows(torch.arange(8)[None, None, :, None]).flatten().tolist() == [6, 7]
+
+
 def test_histograms_sum_to_one_and_leave_out_what_may_not_be_attended_to():
     weights = torch.tensor([0.0, 0.0, 1.0, 0.5, 0.00005])
     found = tasks.histogram(weights)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -216,6 +217,21 @@ def test_the_record_says_what_and_how(tmp_path):
     inputs, targets = evaluation_windows(SPLITS["valid"], 8, 6)
     by_hand = nn.CrossEntropyLoss()(model.eval()(inputs).reshape(-1, TOKENIZER.vocab), targets.reshape(-1))
     assert record["final_loss"] == record["curve"][-1]["loss"] == pytest.approx(by_hand.item(), rel=1e-5)
+
+
+def test_the_seconds_of_training_leave_out_evaluations_and_checkpoints(tmp_path, monkeypatch):
+    def slow_write(path, write):
+        time.sleep(0.02)
+        write_whole(path, write)
+
+    def slow_loss(model, *batch):
+        time.sleep(0 if model.training else 0.02)
+        return next_token_loss(model, *batch)
+
+    monkeypatch.setattr(training, "write_whole", slow_write)
+    _, record = run(folder=tmp_path, loss=slow_loss)
+    others = 4 * 0.02 + 4 * 2 * 2 * 0.02  # checkpoints; evaluations of 2 batches, once for the curve, once for each
+    assert record["seconds"] - record["training_seconds"] > others - 0.05  # one is rounded to tenths
 
 
 def test_bfloat16_runs_and_float32_is_the_default_on_the_cpu():
@@ -626,6 +642,22 @@ def test_a_checkpoint_of_something_else_is_refused_in_one_sentence(tmp_path, mon
     with pytest.raises(ValueError, match=f"{message}.*use the same as before, or start again") as refused:
         by_hand(**({"model": small(), "folder": tmp_path} | change))
     assert "\n" not in str(refused.value)
+
+
+def test_a_fingerprint_is_that_of_numbers_types_and_shapes():
+    numbers = torch.arange(6)
+    others = [numbers.view(2, 3)], [numbers[:3], numbers[3:]], [numbers.view(torch.float64)], [numbers + 1], []
+    found = [training.fingerprint(tensors) for tensors in ([numbers], *others)]
+    assert len(set(found)) == len(found) and training.fingerprint([numbers.clone()]) == found[0]
+
+
+def test_the_seconds_of_a_resumed_run_are_those_of_both_parts(tmp_path, monkeypatch):
+    stopped_at_3(tmp_path, monkeypatch, small())
+    checkpoint = torch.load(tmp_path / "checkpoint.pt")
+    checkpoint["run"] |= {"seconds": 1e6, "evaluating": 4e5}
+    torch.save(checkpoint, tmp_path / "checkpoint.pt")
+    record = by_hand(small(), tmp_path)
+    assert record["seconds"] > 1e6 and 5.9e5 < record["training_seconds"] < record["seconds"] - 4e5 + 1
 
 
 def test_a_checkpoint_of_another_device_is_refused(tmp_path):
