@@ -314,8 +314,10 @@ def test_a_part_of_a_mixture_is_held_to_the_shape_of_scores():
         layer(torch.randn(BATCH, 6, D_MODEL).double())
 
 
-def test_a_pruned_table_of_positions_is_read_anew_each_time():
-    model, tokens = LanguageModel(11, 16, 2, 1, 8, "random"), torch.randint(11, (2, 8))
+@pytest.mark.parametrize("kind", [LanguageModel, probes.Stack])
+def test_a_pruned_table_of_positions_is_read_anew_each_time(kind):
+    sizes = (11, 16, 2, 1, 8) if kind is LanguageModel else ([11], 11, 16, 1, 8)
+    model, tokens = kind(*sizes, "random"), torch.randint(11, (2, 8))
     prune.random_unstructured(model.position, "weight", amount=0.3)
     for _ in range(2):
         model(tokens).sum().backward()

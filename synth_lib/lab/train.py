@@ -216,7 +216,9 @@ class _Run:
     """A run: what a checkpoint holds of it, and the parts of a step, in the order of their use."""
 
     def __init__(self, model, get_batch, eval_batches, settings, config, loss, unit, count, device, folder):
-        self.get_batch, self.eval_batches, self.settings, self.config = get_batch, eval_batches, settings, config
+        self.get_batch, self.eval_batches, self.settings, self.config = get_batch, list(eval_batches), settings, config
+        if not self.eval_batches:
+            raise ValueError("eval_batches is empty, but the loss is measured on one batch or more")
         self.loss, self.unit, self.count, self.device, self.folder = loss, unit, count, device, folder
         self.model = model.to(device)
         if not model.training:

@@ -600,13 +600,14 @@ def test_a_checkpoint_of_another_text_or_torch_is_refused_by_name(tmp_path, monk
         run(folder=tmp_path, resume=True)
 
 
-def by_hand(model, folder, resume=True, loss=next_token_loss, **options):
+def by_hand(model, folder, resume=True, get_batch=None, eval_batches=None, **options):
     """Train on inputs that each step draws anew."""
-    eval_batches = [(inputs(torch.Generator().manual_seed(seed)),) * 2 for seed in (0, 1)]
-    options = {"get_batch": lambda generator, step: (inputs(generator),) * 2, "config": {}} | options
+    get_batch = get_batch or (lambda generator, step: (inputs(generator),) * 2)
+    if eval_batches is None:
+        eval_batches = [(inputs(torch.Generator().manual_seed(seed)),) * 2 for seed in (0, 1)]
     return train(
-        model, options.pop("get_batch"), eval_batches, Settings(steps=4, batch=2, evaluate_every=2), loss=loss,
-        folder=folder, resume=resume, device="cpu", progress=False, **options,
+        model, get_batch, eval_batches, Settings(steps=4, batch=2, evaluate_every=2), config={}, folder=folder,
+        resume=resume, device="cpu", progress=False, **options,
     )  # fmt: skip
 
 
@@ -667,6 +668,15 @@ def test_a_checkpoint_of_another_device_is_refused(tmp_path):
     torch.save(checkpoint, tmp_path / "checkpoint.pt")
     with pytest.raises(ValueError, match="made with device = 'cuda', this run has 'cpu'"):
         run(folder=tmp_path, resume=True)
+
+
+def test_evaluation_batches_are_read_again_each_time_and_there_is_one():
+    def train_on(eval_batches):
+        return by_hand(small(), None, resume=False, eval_batches=eval_batches)
+
+    with pytest.raises(ValueError, match="eval_batches is empty"):
+        train_on([])
+    assert [point["step"] for point in train_on(iter([(inputs(torch.Generator()),) * 2]))["curve"]] == [0, 2, 4]
 
 
 @pytest.mark.parametrize("compiled_first", [True, False])
