@@ -307,6 +307,14 @@ def test_no_two_parameters_start_from_the_same_random_numbers(score):
             assert abs(correlation) < 0.95  # the same numbers, scaled, have 1
 
 
+def test_scores_are_drawn_anew_for_each_model_and_each_half_of_one():
+    one, other = (LanguageModel(VOCAB, D_MODEL, HEAD, 1, MAX_LENGTH, "random") for _ in range(2))
+    both = EncoderDecoder(VOCAB, D_MODEL, HEAD, 1, MAX_LENGTH, "random", cross_score="random")
+    blocks = [one.blocks[0], other.blocks[0], both.encoder[0], both.decoder[0]]
+    tables = [block.attention.score.R for block in blocks] + [both.decoder[0].cross_attention.score.R]
+    assert len({table[0, 0, 0].item() for table in tables}) == 5
+
+
 def test_generate_draws_the_same_while_the_model_trains():
     drawn = []
     for training in (True, False):

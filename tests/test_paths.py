@@ -288,6 +288,15 @@ def replaced(mixture, kind):
     return mixture
 
 
+@pytest.mark.parametrize("register", ["register_full_backward_hook", "register_full_backward_pre_hook"])
+def test_a_backward_hook_on_s_is_heard_without_the_weights_too(register):
+    layer, heard = layer_of("dense + dot_product", causal=True), []
+    getattr(layer.score.parts[0], register)(lambda module, *gradients: heard.append(module))
+    x = torch.randn(BATCH, LENGTH, D_MODEL).double().requires_grad_()
+    layer(x, need_weights=False)[0].sum().backward()
+    assert heard == [layer.score.parts[0]]
+
+
 def test_a_global_hook_acts_in_every_path():
     layer, x = layer_of("dense", causal=True), torch.randn(BATCH, LENGTH, D_MODEL).double()
     bare = layer(x)[0]

@@ -448,9 +448,14 @@ def test_histograms_sum_to_one_and_leave_out_what_may_not_be_attended_to():
     assert tasks.histogram(torch.full((1, 2, 3, 4), 0.25))[tasks.EDGES.index(0.2511886)] == 1
 
 
-def test_maps_are_recorded_of_sentences_without_padding(translation):
+def test_maps_are_recorded_of_sentences_without_padding(translation, monkeypatch):
     torch.manual_seed(0)
-    histograms, maps = translation.record_maps(translation.build(**SMALL, max_length=15).eval())
+    model, read = translation.build(**SMALL, max_length=15).eval(), []
+    of_model = model.attention_maps
+    monkeypatch.setattr(model, "attention_maps", lambda *tokens: read.append(tokens) or of_model(*tokens))
+    histograms, maps = translation.record_maps(model)
+    most = max(Counter(map(tuple, translation.splits["test"].lengths.tolist())).values())
+    assert [len(tokens) for tokens in read[0]] == [most] * 2 and most > 1  # those of the most frequent lengths
     assert {where: len(layers) for where, layers in histograms.items()} == {"encoder": 1, "decoder": 1, "cross": 1}
     assert "<padding>" not in maps["source"] + maps["target"]
     assert torch.tensor(maps["cross"]).shape == (2, len(maps["target"]), len(maps["source"]))
