@@ -264,26 +264,6 @@ def test_a_narrow_beam_equals_the_loops_and_stopping_early_changes_nothing(beam,
     assert early or length_penalty == 3, "it never stops early: this test proves little"
 
 
-class Rounded(Table):
-    """With logits of bfloat16, handed out in a type of one's choice."""
-
-    dtype = torch.bfloat16
-
-    def __call__(self, tokens, rows):
-        return super().__call__(tokens, rows).bfloat16().to(self.dtype)
-
-
-class Precise(Rounded):
-    dtype = torch.float64
-
-
-def test_logits_of_low_precision_are_judged_in_double_precision():
-    ends = {"start": START, "end": END, "count": 5, "beam": 3, "length_penalty": 0.6}
-    for seed in range(12):
-        chances = random_chances(5, seed, spread=0.2)
-        assert beam_search(Rounded(chances, 3, 3), 3, **ends) == beam_search(Precise(chances, 3, 3), 3, **ends)
-
-
 def of_one_sample(chances, at):
     return lambda _, written: chances(at, written)
 

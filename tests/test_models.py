@@ -221,6 +221,9 @@ def test_generating_drops_nothing_and_leaves_the_mode():
     first = model.generate(start, 6, temperature=0)
     assert model.training and torch.equal(first, model.generate(start, 6, temperature=0))
     assert first.requires_grad is False
+    model.blocks[0].eval()  # a part that is kept as it is stays so
+    model.generate(start, 1)
+    assert [part.training for part in (model, *model.blocks)] == [True, False, True]
     model.eval()
     model.generate(start, 1)
     assert not model.training
