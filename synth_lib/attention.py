@@ -7,6 +7,7 @@ way, `Attention._attend`, and differ in where the attended tokens come from.
 
 from contextlib import contextmanager
 from functools import partial
+from numbers import Integral
 
 import torch
 from einops import einsum, rearrange
@@ -30,8 +31,7 @@ class Cache:
     """
 
     def __init__(self):
-        self.entries, self.length = [], 0
-        self._next = []
+        self.entries, self.length, self._next = [], 0, []
 
     def begin(self):
         """Forget what a call has added that ended with an error."""
@@ -73,6 +73,9 @@ def unchanged_after_error(caches):
 
 class Attention(nn.Module):
     """Self-attention with synthesized weights, equation (3) of arXiv 2005.00743, with heads and masks.
+
+    Scores have the dtype of the layer. Those beyond its range, 65,504 in float16, make the map NaN; a fused kernel may
+    still compute y. `torch.export` with changing sizes gives a program for the lengths below max_length.
 
     Args:
         d_model, head, max_length: features of a token, attention heads, longest input.
@@ -199,7 +202,7 @@ class Attention(nn.Module):
         # A map with batch axis 1 serves every sample: einsum multiplies it as one matrix per head and never copies it,
         # but lays out the values anew. Where the map has few rows, it is cheaper to copy those.
         weights = F.dropout(weights, self.dropout, self.training)
-        if weights.shape[2] < value.shape[3]:
+        if not torch.compiler.is_compiling() and weights.shape[2] < value.shape[3]:
             weights = weights.expand(len(value), -1, -1, -1)
         return einsum(weights, value, "batch head query key, batch head key d_head -> batch head query d_head")
 
@@ -236,14 +239,13 @@ class CrossAttention(Attention):
                 `memory` is not as large as what the cache has read.
         """
         query = self.score.check(x, module=self)
-        if start < 0 or start + query > self.score.max_length:
-            limit = f"must lie between 0 and max_length - 1 = {self.score.max_length - 1}"
+        if not isinstance(start, (Integral, torch.SymInt)) or start < 0 or start + query > self.score.max_length:
+            limit = f"must be whole numbers between 0 and max_length - 1 = {self.score.max_length - 1}"
             raise ValueError(f"x stands at the positions {start} to {start + query - 1}, but they {limit}")
         length = self.score.check(memory, "memory", module=self)
-        if len(memory) != len(x):
+        if memory.shape[0] != x.shape[0]:
             raise ValueError(f"axis batch of memory is {len(memory)}, but of x {len(x)}")
-        if cache is not None and cache.length:
-            if (len(cache.entries[0]), cache.length) != (len(memory), length):
-                read = f"{len(cache.entries[0])} samples of length {cache.length}"
-                raise ValueError(f"memory has {len(memory)} samples of length {length}, but the cache has read {read}")
+        if cache is not None and cache.length and (len(cache.entries[0]), cache.length) != (len(memory), length):
+            read = f"{len(cache.entries[0])} samples of length {cache.length}"
+            raise ValueError(f"memory has {len(memory)} samples of length {length}, but the cache has read {read}")
         return self._attend(x, memory, mask, start, length, cache, need_weights)

@@ -12,7 +12,7 @@ is what S may look at:
     flex        Factorized Dense, and mixtures that hold Random and a score of tokens: torch's FlexAttention, a kernel
                 into which the rest of the score is compiled. On CUDA only.
     plain       the map, and the softmax over it: where no kernel is faster, and where a hook or somebody else's code
-                hangs on S, which no kernel knows of. Forward and second derivatives and torch.func need it too.
+                hangs on S (to torch.compile: at first). Forward and second derivatives and torch.func need it too.
 
 How a score is written for sdpa and flex, it says itself: `scores.Folded`.
 """

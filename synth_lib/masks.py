@@ -30,7 +30,7 @@ def padding(lengths, length, side="right"):
     """
     check_whole_number("length", length)
     lengths = torch.as_tensor(lengths)
-    if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
+    if lengths.numel() and (lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool):
         raise TypeError(f"lengths must be whole numbers, not {lengths.dtype}")
     if lengths.dim() != 1:
         raise ValueError(f"lengths must have the one axis (batch,), but has the shape {tuple(lengths.shape)}")
@@ -46,7 +46,7 @@ def padding(lengths, length, side="right"):
 
 def can_read(lengths):
     """Whether there are numbers that can be read back for a check, without a device that waits or a broken graph."""
-    return lengths.numel() > 0 and lengths.device.type == "cpu" and not torch.compiler.is_compiling()
+    return not torch.compiler.is_compiling() and lengths.device.type == "cpu" and lengths.numel() > 0
 
 
 def check_mask(mask, batch, head, query, key=None):
@@ -85,7 +85,7 @@ def masked_softmax(scores, allowed):
     and what the softmax leaves on forbidden keys is set to 0.
 
     Args:
-        scores: "batch head query key", floating point.
+        scores: "batch head query key", floating point; above the smallest number of their dtype, so not -inf.
         allowed: bool, broadcasts to the same shape.
     """
     weights = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(dim=-1)

@@ -117,8 +117,9 @@ class LanguageModel(_Model):
     def generate(self, tokens, count, *, temperature=1.0, top_k=None, top_p=None, generator=None, cache=True):
         """Continue tokens "batch length" by `count` tokens, one at a time -> "batch length+count".
 
-        The model reads the last max_length tokens; what stands before them is forgotten. How a token is chosen, and
-        what temperature, top_k, top_p and generator mean, says `decoding.sample`.
+        The model reads the last max_length tokens; what stands before them is forgotten. No token is padding: texts of
+        different lengths go one by one. How a token is chosen, and what temperature, top_k, top_p and generator mean,
+        says `decoding.sample`.
 
         cache: read each token once and keep what the later ones need of it (`Cache`); without it, every step reads
         the whole text again, and finds the same. Beyond max_length every step has to: each token moves by one position.
@@ -384,7 +385,7 @@ def _mask(lengths, tokens):
     if lengths is None:
         return None
     lengths = torch.as_tensor(lengths, device=tokens.device)
-    if lengths.shape != tokens.shape[:1]:
+    if lengths.dim() != 1 or lengths.shape[0] != tokens.shape[0]:
         raise ValueError(f"lengths are {tuple(lengths.shape)}, but there are {len(tokens)} texts")
     if can_read(lengths) and (lengths < 1).any():
         raise ValueError(f"lengths are {lengths.tolist()}, but every text needs at least one real token")
@@ -399,8 +400,7 @@ def _scores(score, d_model, head, layer, max_length, **options):
     """
     scores = [score] * layer if isinstance(score, str) else score
     if not isinstance(scores, (list, tuple)):
-        kind = type(score).__name__
-        raise TypeError(f"score must be a name, or a list with one for each layer, not {kind}")
+        raise TypeError(f"score must be a name, or a list with one for each layer, not {type(score).__name__}")
     modules = [entry for entry in scores if isinstance(entry, Score)]
     if len(modules) == len(scores) and options.keys() - {"bias"}:
         raise ValueError(f"score holds ready modules; their options {sorted(options.keys() - {'bias'})} belong there")

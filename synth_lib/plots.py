@@ -29,7 +29,7 @@ def attention_map(weights, tokens, *, keys=None, titles=None, label="weight"):
     """Attention weights as images: a row per query, a column per key, the heads side by side on one scale.
 
     weights: "query key" or "head query key". tokens: a text for each query, a list of words or a string of
-    characters; `keys` the same for each key, if they differ. titles: one for each head.
+    characters; `keys` the same for each key, if they differ. titles: one for each head; one head alone has none.
     label: what the grey means.
 
     Raises ValueError if a number of texts differs from its axis.
@@ -39,7 +39,8 @@ def attention_map(weights, tokens, *, keys=None, titles=None, label="weight"):
     if heads.ndim != 3:
         raise ValueError(f'weights must be "query key" or "head query key", not {tuple(weights.shape)}')
     keys = tokens if keys is None else keys
-    titles = [f"head {number}" for number in range(len(heads))] if titles is None else titles
+    names = [f"head {number}" for number in range(len(heads))] if len(heads) > 1 else [""]
+    titles = names if titles is None else titles
     for axis, texts, size in zip(("head", "query", "key"), (titles, tokens, keys), heads.shape, strict=True):
         if len(texts) != size:
             raise ValueError(f"axis {axis} of weights is {size}, but there are {len(texts)} texts for it")
@@ -49,8 +50,7 @@ def attention_map(weights, tokens, *, keys=None, titles=None, label="weight"):
         image = panel.imshow(head.numpy(), cmap="Greys", vmin=0, vmax=heads.max().item())
         panel.set_xticks(range(len(keys)), [_visible(text) for text in keys], rotation=90, fontsize=7)
         panel.set_yticks(range(len(tokens)), [_visible(text) for text in tokens], fontsize=7)
-        if len(heads) > 1:
-            panel.set_title(title, fontsize=9)
+        panel.set_title(title, fontsize=9)
     panels[0][0].set_ylabel("query: attends")
     panels[0][len(heads) // 2].set_xlabel("key: attended to")
     fig.colorbar(image, ax=panels[0].tolist(), label=label, shrink=0.7)

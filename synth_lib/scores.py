@@ -448,7 +448,7 @@ def check_scores(score, scores, x, length):
     first, *rest = scores.shape
     # Size by size: torch.compile with dynamic sizes gets the comparison of whole tuples wrong.
     fits = len(rest) == 3 and rest[0] == score.head and rest[1] == x.shape[1] and rest[2] == length
-    if not (fits and (first == 1 or (first == len(x) and score.reads_tokens))):
+    if not (fits and (first == 1 or (first == x.shape[0] and score.reads_tokens))):
         samples, size = ("batch or 1", f"{len(x)} or 1") if score.reads_tokens else ("1", "1")
         raise ValueError(
             f"{name} gave scores {tuple(scores.shape)}, but they must be "

@@ -78,8 +78,7 @@ class Axes:
         self._bound = {}
         for name, size in sizes.items():
             check_whole_number(name, size)
-            problem = self._bind(name, size, f"given as {name}={size}", self._bound)
-            if problem:
+            if problem := self._bind(name, size, f"given as {name}={size}", self._bound):
                 raise ShapeError(problem)
 
     def __getitem__(self, name):
@@ -115,8 +114,7 @@ class Axes:
         bound = dict(self._bound)  # committed only if every axis fits: a failed check leaves no trace
         where = f'first seen in {name} "{pattern}"'
         for group, size in zip(groups, shape, strict=True):
-            problem = self._fit(group, size, where, bound)
-            if problem:
+            if problem := self._fit(group, size, where, bound):
                 raise ShapeError(f"{name}: {problem}{_guess_swap(groups, shape, self._bound)}")
         self._bound = bound
         return tensor

@@ -330,7 +330,11 @@ def test_another_dtype_than_the_layer_is_refused(score, dtype):
         layer(example(dtype=dtype))
 
 
-@pytest.mark.parametrize("score", [*SINGLE, "random + dot_product"])
+# Each part of a mixture is called as it is when it stands alone; one map for the batch takes another way.
+COMPILED = ["random", "dot_product + dense + factorized_dense + factorized_random"]
+
+
+@pytest.mark.parametrize("score", COMPILED)
 def test_compiles_into_one_graph(score):
     torch._dynamo.reset()
     layer = with_large_scores(build(score, causal=True, dtype=torch.float32))
@@ -342,7 +346,7 @@ def test_compiles_into_one_graph(score):
     torch.testing.assert_close(*gradients)
 
 
-@pytest.mark.parametrize("score", [*SINGLE, "random + dot_product"])
+@pytest.mark.parametrize("score", COMPILED)
 def test_compiles_for_changing_batch_and_length(score):
     """Up to max_length, where a learned table is used whole: dynamic sizes once took the wrong branch there."""
     torch._dynamo.reset()
@@ -351,6 +355,17 @@ def test_compiles_for_changing_batch_and_length(score):
     for batch, length in ((5, 4), (3, 5), (2, layer.score.max_length)):
         x = torch.randn(batch, length, layer.score.d_model)
         torch.testing.assert_close(compiled(x)[0], layer(x)[0])
+
+
+@pytest.mark.parametrize("score", COMPILED)
+def test_exports_for_changing_batch_and_length(score):
+    """One program for all lengths below max_length: there a learned table is used whole."""
+    layer = build(score, causal=True, dtype=torch.float32).eval()
+    sizes = {"x": {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}}
+    exported = torch.export.export(layer, (example(dtype=torch.float32),), dynamic_shapes=sizes).module()
+    for batch, length in ((5, 4), (1, 1), (2, layer.score.max_length - 1)):
+        x = torch.randn(batch, length, layer.score.d_model)
+        torch.testing.assert_close(exported(x)[0], layer(x)[0])
 
 
 # Training and evaluation

@@ -173,7 +173,7 @@ def test_lower_precision_gives_the_same_within_its_rounding(score, dtype):
     torch.testing.assert_close((y.double(), weights.double()), wanted, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("score", ["dot_product", "random + dense"])
+@pytest.mark.parametrize("score", ["random + dense + dot_product"])
 def test_autocast_and_compile(score):
     torch._dynamo.reset()
     layer, mask = build(score, dtype=torch.float32), masks.padding(REAL, SHORT)
@@ -206,10 +206,12 @@ def test_what_does_not_fit_is_refused():
         layer(x.float(), memory)
     with refuses(TypeError, "memory must be a floating-point tensor", "not NoneType"):
         layer(x, None)
-    with refuses(ValueError, "positions 3 to 8", "between 0 and max_length - 1 = 7"):
+    with refuses(ValueError, "positions 3 to 8", "whole numbers between 0 and max_length - 1 = 7"):
         layer(x, memory, start=3)
     with refuses(ValueError, "positions -1 to 4", "between 0 and max_length - 1 = 7"):
         layer(x, memory, start=-1)
+    with refuses(ValueError, "positions 1.0 to 6.0", "must be whole numbers"):
+        layer(x, memory, start=1.0)
     layer(x, memory, start=2)  # the last position that there is
     with refuses(ValueError, "axis key of mask is 6, but must be 4 or 1"):
         layer(x, memory, torch.ones(BATCH, QUERY).bool())

@@ -380,6 +380,14 @@ def test_greedy_is_the_argmax_until_the_end():
     assert found == expected and len({len(output) for output in found}) > 2
 
 
+def test_greedy_stops_when_each_sample_has_had_its_end():
+    def chances(at, written):
+        return [0.9, 0.1] if len(written) == 2 * at else [0.1, 0.9]
+
+    table = Table(chances, 2)
+    assert greedy_search(table, 2, start=START, end=END, count=6) == [[], [A, A]] and table.calls == 3
+
+
 @pytest.mark.parametrize("beam", [3, 50])
 def test_a_beam_wider_than_the_vocabulary(beam):
     chances = random_chances(2, seed=1)

@@ -29,6 +29,10 @@ def test_padding_key_by_key(side, kind):
             assert mask[sentence, 0, 0, key].item() == stands_in_the_text
 
 
+def test_an_empty_batch_has_an_empty_mask():
+    assert padding([], LENGTH).shape == padding(torch.ones(0, dtype=torch.int64), LENGTH).shape == (0, 1, 1, LENGTH)
+
+
 def test_padding_stands_on_the_right_unless_told():
     assert torch.equal(padding([2], LENGTH), padding([2], LENGTH, side="right"))
 

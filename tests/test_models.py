@@ -221,6 +221,9 @@ def test_generating_drops_nothing_and_leaves_the_mode():
     first = model.generate(start, 6, temperature=0)
     assert model.training and torch.equal(first, model.generate(start, 6, temperature=0))
     assert first.requires_grad is False
+    model.blocks[0].eval()  # a part that is kept as it is stays so
+    model.generate(start, 1)
+    assert [part.training for part in (model, *model.blocks)] == [True, False, True]
     model.eval()
     model.generate(start, 1)
     assert not model.training
@@ -255,9 +258,8 @@ def test_state_survives_saving(tmp_path):
     assert torch.equal(model(some_tokens()), other(some_tokens()))
 
 
-@pytest.mark.parametrize("score", ["dot_product", "random + dense"])
-def test_compiles_without_a_break(score):
-    model = make(score)
+def test_compiles_without_a_break():
+    model = make("random + dense")
     tokens = some_tokens()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     assert torch.allclose(compiled(tokens), model(tokens), atol=1e-5)
@@ -306,6 +308,14 @@ def test_no_two_parameters_start_from_the_same_random_numbers(score):
         for second in matrices[:i]:
             correlation = torch.corrcoef(torch.stack([first, second]))[0, 1]
             assert abs(correlation) < 0.95  # the same numbers, scaled, have 1
+
+
+def test_scores_are_drawn_anew_for_each_model_and_each_half_of_one():
+    one, other = (LanguageModel(VOCAB, D_MODEL, HEAD, 1, MAX_LENGTH, "random") for _ in range(2))
+    both = EncoderDecoder(VOCAB, D_MODEL, HEAD, 1, MAX_LENGTH, "random", cross_score="random")
+    blocks = [one.blocks[0], other.blocks[0], both.encoder[0], both.decoder[0]]
+    tables = [block.attention.score.R for block in blocks] + [both.decoder[0].cross_attention.score.R]
+    assert len({table[0, 0, 0].item() for table in tables}) == 5
 
 
 def test_generate_draws_the_same_while_the_model_trains():
@@ -751,6 +761,26 @@ def test_all_three_compile_without_a_break_also_with_lengths():
         torch._dynamo.reset()
         compiled = torch.compile(model, fullgraph=True, backend="eager")
         assert torch.allclose(compiled(*inputs), model(*inputs), atol=1e-5)
+
+
+def test_a_translator_exports_for_changing_batch_and_lengths():
+    def inputs(lengths):
+        source = torch.randint(VOCAB, (len(lengths), max(lengths)))
+        return source, source[:, 1:], torch.tensor(lengths)
+
+    model = EncoderDecoder(VOCAB, D_MODEL, HEAD, 1, MAX_LENGTH, "dense").eval()
+    sizes = {name: {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO} for name in ("source", "target")}
+    sizes["source_lengths"] = {0: torch.export.Dim.AUTO}
+    exported = torch.export.export(model, inputs([5, 3]), dynamic_shapes=sizes).module()
+    for given in (inputs([6, 2, 4]), inputs([2])):
+        torch.testing.assert_close(exported(*given), model(*given))
+
+
+def test_an_empty_batch_needs_no_lengths_in_all_three():
+    none = torch.zeros(0, 4, dtype=torch.int64)
+    for name, model, _ in all_three("random + dot_product"):
+        inputs = {"encoder-decoder": (none, none, []), "classifier": (none, [])}.get(name, (none,))
+        assert len(model(*inputs)) == 0, name
 
 
 def test_dropout_acts_in_all_three_while_training_only():

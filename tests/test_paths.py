@@ -288,6 +288,15 @@ def replaced(mixture, kind):
     return mixture
 
 
+@pytest.mark.parametrize("register", ["register_full_backward_hook", "register_full_backward_pre_hook"])
+def test_a_backward_hook_on_s_is_heard_without_the_weights_too(register):
+    layer, heard = layer_of("dense + dot_product", causal=True), []
+    getattr(layer.score.parts[0], register)(lambda module, *gradients: heard.append(module))
+    x = torch.randn(BATCH, LENGTH, D_MODEL).double().requires_grad_()
+    layer(x, need_weights=False)[0].sum().backward()
+    assert heard == [layer.score.parts[0]]
+
+
 def test_a_global_hook_acts_in_every_path():
     layer, x = layer_of("dense", causal=True), torch.randn(BATCH, LENGTH, D_MODEL).double()
     bare = layer(x)[0]
@@ -314,8 +323,10 @@ def test_a_part_of_a_mixture_is_held_to_the_shape_of_scores():
         layer(torch.randn(BATCH, 6, D_MODEL).double())
 
 
-def test_a_pruned_table_of_positions_is_read_anew_each_time():
-    model, tokens = LanguageModel(11, 16, 2, 1, 8, "random"), torch.randint(11, (2, 8))
+@pytest.mark.parametrize("kind", [LanguageModel, probes.Stack])
+def test_a_pruned_table_of_positions_is_read_anew_each_time(kind):
+    sizes = (11, 16, 2, 1, 8) if kind is LanguageModel else ([11], 11, 16, 1, 8)
+    model, tokens = kind(*sizes, "random"), torch.randint(11, (2, 8))
     prune.random_unstructured(model.position, "weight", amount=0.3)
     for _ in range(2):
         model(tokens).sum().backward()
@@ -328,7 +339,7 @@ def test_a_pruned_table_of_positions_is_read_anew_each_time():
 def test_a_causal_model_compiles_for_another_length_too(score):
     torch._dynamo.reset()
     model = LanguageModel(11, 16, 2, 1, 300, score)
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
     for length in (8, 9, 280):
         tokens = torch.randint(11, (2, length))
         torch.testing.assert_close(compiled(tokens), model(tokens), rtol=1e-4, atol=1e-4)

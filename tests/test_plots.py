@@ -67,7 +67,13 @@ def test_attention_maps_of_heads_share_one_scale():
     draw(fig)
     assert [image.get_clim() for image in images(fig)] == [(0, pytest.approx(0.9, abs=0.01))] * 2
     assert [image.axes.get_title() for image in images(fig)] == ["near", "far"]
-    assert images(fig)[0].axes.get_xticklabels()[1].get_text() == "\\n"
+    axes = images(fig)[0].axes
+    assert axes.get_xticklabels()[1].get_text() == axes.get_yticklabels()[1].get_text() == "\\n"
+
+
+def test_one_head_has_the_title_that_it_is_given():
+    of_one = [plots.attention_map(torch.rand(1, 2, 2), "ab", **options) for options in ({}, {"titles": ["mine"]})]
+    assert [images(fig)[0].axes.get_title() for fig in of_one] == ["", "mine"]
 
 
 def test_white_space_is_visible_in_the_standard_font():

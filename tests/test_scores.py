@@ -279,11 +279,12 @@ def test_a_start_for_all_heads_or_for_each():
 
 
 def test_a_start_is_copied():
-    start = decaying_scores(MAX_LENGTH, 0.3)
-    score = Random(*SIZES, start=start)
-    with torch.no_grad():
-        score.R[0, 0, 0] = 9  # one head alone, and not the tensor that was given
-    assert start[0, 0] == 0 and score.R[1, 0, 0] == 0
+    one = decaying_scores(MAX_LENGTH, 0.3)
+    for start in (one, one.repeat(HEAD, 1, 1)):
+        score = Random(*SIZES, start=start)
+        with torch.no_grad():
+            score.R[0, 0, 0] = 9  # one head alone, and not the tensor that was given
+        assert start.max() == 0 and score.R[1, 0, 0] == 0
 
 
 # What is refused
@@ -416,6 +417,11 @@ def test_wrong_options(make, error, pieces):
             torch.zeros(BATCH, LENGTH, D_MODEL).long(),
             TypeError,
             ["x must be a floating-point tensor", "torch.int64"],
+        ),
+        (
+            torch.zeros(BATCH, LENGTH, D_MODEL).double(),
+            TypeError,
+            ["x is torch.float64", "the layer is torch.float32"],
         ),
         ([[[0.0]]], TypeError, ["x must be a floating-point tensor", "list"]),
     ],

@@ -86,9 +86,9 @@ def _milliseconds(step, calls, device, waits=False):
 
 
 def spread(milliseconds):
-    """The median and the quartiles of a list of milliseconds: {"ms", "low", "high"}."""
+    """The median and the quartiles of a list of milliseconds: {"ms", "low", "high"}; one number has no quartiles."""
     if len(milliseconds) == 1:
-        milliseconds = milliseconds * 2
+        return {"ms": round(milliseconds[0], 4), "low": None, "high": None}
     low, middle, high = statistics.quantiles(milliseconds, n=4, method="inclusive")
     return {"ms": round(middle, 4), "low": round(low, 4), "high": round(high, 4)}
 

@@ -158,7 +158,7 @@ class Stack(nn.Module):
 
     def forward(self, *parts):
         """parts: whole numbers, each "batch length" -> logits "batch length label", pooled "batch label"."""
-        x = self.position.weight[: parts[0].shape[1]]
+        x = self.position(torch.arange(parts[0].shape[1], device=parts[0].device))
         for embedding, part in zip(self.parts, parts, strict=True):
             x = x + embedding(part)
         for block in self.blocks:

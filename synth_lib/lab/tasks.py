@@ -24,7 +24,8 @@ def make_task(name, device, **options):
     """The task of that name on this device, made once a process. options: "data" of its settings.
 
     A task has what `train` needs: build(**sizes) -> a model, batches(size) -> a get_batch, loss, unit, count, and
-    the batches of the splits valid and test. measure(model) -> what a trained model reaches, a dictionary.
+    the batches of the splits valid and test. tokens(*batch) -> how many tokens it has, padding left out.
+    measure(model) -> what a trained model reaches, a dictionary.
     baseline(name) -> the same of what needs no attention, where a task has one.
     record_maps(model) -> (histograms, small maps) of its attention weights; None where a task has none.
     samples(model) -> a few of its texts, where a task has them.
@@ -65,6 +66,9 @@ class LanguageModelTask:
 
     def build(self, **sizes):
         return LanguageModel(self.tokenizer.vocab, **sizes)
+
+    def tokens(self, inputs, targets):
+        return inputs.numel()
 
     def batches(self, size):
         return lambda generator, step: corpora.random_windows(self.text, self.length, size, generator)
@@ -145,6 +149,9 @@ class TranslationTask(_Padded):
 
     def count(self, source, source_lengths, inputs, targets):
         return (targets != self.tokenizer.padding).sum()
+
+    def tokens(self, source, source_lengths, inputs, targets):
+        return source_lengths.sum() + self.count(source, source_lengths, inputs, targets)
 
     def translations(self, model, split):
         """What the model writes for each example of a split, as text. Greedy: the most likely token each time."""
@@ -238,6 +245,9 @@ class ClassificationTask(_Padded):
 
     def build(self, **sizes):
         return Classifier(self.vocab, self.classes, **sizes)
+
+    def tokens(self, tokens, lengths, labels):
+        return lengths.sum()
 
     @staticmethod
     def loss(model, tokens, lengths, labels):
@@ -360,9 +370,9 @@ def run_experiment(run, task_settings, device):
     get_batch, tokens_of_step = task.batches(settings.batch), {}
 
     def get_counted_batch(generator, step):
-        *inputs, targets = get_batch(generator, step)
-        tokens_of_step[step] = sum(tensor.numel() for tensor in inputs if tensor.ndim == 2)
-        return *inputs, targets
+        batch = get_batch(generator, step)
+        tokens_of_step[step] = task.tokens(*batch)
+        return batch
 
     curve = getattr(task, "curve", task.valid)
     try:
@@ -395,7 +405,7 @@ def run_experiment(run, task_settings, device):
     return result | {
         "seconds": round(time.perf_counter() - started, 2),
         "training_seconds": round(record["training_seconds"], 2),
-        "tokens_per_second": round(sum(tokens_of_step.values()) / record["training_seconds"]),
+        "tokens_per_second": round(int(sum(tokens_of_step.values())) / record["training_seconds"]),
     }  # fmt: skip
 
 

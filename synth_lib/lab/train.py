@@ -72,6 +72,8 @@ class Settings:
         for name in ("beta1", "beta2"):
             if getattr(self, name) >= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, but must be below 1")
+        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed is {self.seed!r}, but must be a whole number from 0 to 2**63 - 1")
         if self.final_learning_rate > 1:
             raise ValueError(f"final_learning_rate is {self.final_learning_rate}, but must be a share of at most 1")
         if self.warmup > self.steps:
@@ -112,8 +114,8 @@ def train(
     Raises:
         KeyboardInterrupt: Ctrl-C, after the step was finished and saved. A second Ctrl-C stops at once.
         FloatingPointError: the loss is not finite; the record says failed, the last good checkpoint stays.
-        FileNotFoundError, ValueError: no checkpoint to resume, or it is damaged, or of other settings, other batches
-            or another version of torch.
+        FileNotFoundError, ValueError: no checkpoint to resume, or it is damaged, or of other settings, other batches,
+            another model, loss, device or version of torch. A model may be compiled, or no longer be.
         FileExistsError: `folder` holds a checkpoint, and `resume` is not set: it would be lost.
     """
     folder = folder and Path(folder)
@@ -214,7 +216,9 @@ class _Run:
     """A run: what a checkpoint holds of it, and the parts of a step, in the order of their use."""
 
     def __init__(self, model, get_batch, eval_batches, settings, config, loss, unit, count, device, folder):
-        self.get_batch, self.eval_batches, self.settings, self.config = get_batch, eval_batches, settings, config
+        self.get_batch, self.eval_batches, self.settings, self.config = get_batch, list(eval_batches), settings, config
+        if not self.eval_batches:
+            raise ValueError("eval_batches is empty, but the loss is measured on one batch or more")
         self.loss, self.unit, self.count, self.device, self.folder = loss, unit, count, device, folder
         self.model = model.to(device)
         if not model.training:
@@ -286,20 +290,42 @@ class _Run:
         first_batch = self.get_batch(torch.Generator().manual_seed(self.settings.seed), 0)
         return {
             "torch version": str(torch.__version__),
+            "device": self.device.type,
+            "unit": self.unit,
             "first training batch": fingerprint(first_batch),
             "evaluation batches": fingerprint(tensor for batch in self.eval_batches for tensor in batch),
         }
 
+    def next_batch(self):
+        """The fingerprint of the next training batch, which stays the next one; None after the last step."""
+        if self.step == self.settings.steps:
+            return None
+        generator = torch.Generator()
+        generator.set_state(self.generator.get_state())
+        return fingerprint(self.get_batch(generator, self.step))
+
+    def trial_loss(self):
+        """By which a model or a loss that computes something else is found out."""
+        with torch.random.fork_rng(devices=[]), self.autocast():
+            return mean_loss(self.model, self.loss, self.eval_batches[:2], self.count, self.device)
+
+    def parameters(self):
+        """The module that holds them: under torch.compile their names are others."""
+        return getattr(self.model, "_orig_mod", self.model)
+
     def save(self):
         if not self.folder:
             return
+        began = time.perf_counter()
         checkpoint = {
             "config": self.config, "settings": asdict(self.settings), "made_from": self.made_from,
             "run": {"step": self.step, "curve": self.curve, "evaluating": self.evaluating, "seconds": self.seconds()},
-            "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(),
+            "next_batch": self.next_batch(), "trial_loss": self.trial_loss(),
+            "model": self.parameters().state_dict(), "optimizer": self.optimizer.state_dict(),
             "random": {"torch": torch.get_rng_state(), "data": self.generator.get_state()},
         }  # fmt: skip
         write_whole(self.folder / "checkpoint.pt", lambda file: torch.save(checkpoint, file))
+        self.evaluating += time.perf_counter() - began  # it is no training either
 
     def load(self):
         path = self.folder / "checkpoint.pt" if self.folder else None
@@ -309,16 +335,26 @@ class _Run:
             checkpoint = torch.load(path, map_location="cpu", weights_only=True)
             saved = {**checkpoint["config"], **checkpoint["settings"]}
             made_from, run, random = (checkpoint[part] for part in ("made_from", "run", "random"))
+            next_batch, trial_loss = checkpoint["next_batch"], checkpoint["trial_loss"]
         except Exception as error:  # torch raises many kinds for a damaged file
             raise ValueError(f"{path} is no checkpoint that can be read ({type(error).__name__})") from None
         _refuse_difference(path, saved, {**self.config, **asdict(self.settings)}, "give the same options as before")
         again = "use the same as before, or start again in another folder"
         _refuse_difference(path, made_from, self.made_from, again)
-        self.model.load_state_dict(checkpoint["model"])
-        self.optimizer.load_state_dict(checkpoint["optimizer"])
-        torch.set_rng_state(random["torch"])
         self.generator.set_state(random["data"])
         self.step, self.curve, self.evaluating = run["step"], run["curve"], run["evaluating"]
+        following = f"training batch after step {self.step}"
+        _refuse_difference(path, {following: next_batch}, {following: self.next_batch()}, again)
+        try:
+            self.parameters().load_state_dict(checkpoint["model"])
+            self.optimizer.load_state_dict(checkpoint["optimizer"])
+        except (RuntimeError, ValueError):  # torch names each parameter, in many lines
+            raise ValueError(f"{path} holds the parameters of another model: {again}") from None
+        loss = self.trial_loss()
+        if not math.isclose(loss, trial_loss, rel_tol=1e-3, abs_tol=1e-3):
+            losses = f"with a loss of {trial_loss:.4f} on the first evaluation batches, this run has {loss:.4f}"
+            raise ValueError(f"{path} was made {losses}: the model or the loss computes something else, {again}")
+        torch.set_rng_state(random["torch"])
         self.started = time.perf_counter() - run["seconds"]
 
     def record(self, status, problem=None):

@@ -11,6 +11,8 @@ final runs have other seeds than the tuning, and a tuning run is never measured 
 Read top-down: the stages of a tuned suite, the choice, the curve.
 """
 
+from functools import cache
+
 import torch
 
 from synth_lib.lab.train import table_parameters
@@ -82,6 +84,7 @@ def tuned_stages(task_name, task_settings, scores, seeds):
     return rate_sweep, factor_sweep, final, choice
 
 
+@cache
 def has_tables(score):
     """Whether a score has tables that learn, such as R: to them r_learning_rate_factor applies."""
     with torch.device("meta"):

@@ -20,11 +20,8 @@ class CharacterTokenizer:
             raise ValueError(f"the vocabulary of {self.vocab} characters has no {error.args[0]!r}") from None
 
     def decode(self, tokens):
-        """The text of tokens "length"."""
-        tokens = torch.as_tensor(tokens)
-        if tokens.numel() and not 0 <= int(tokens.min()) <= int(tokens.max()) < self.vocab:
-            raise ValueError(f"tokens must lie between 0 and {self.vocab - 1}, not {tokens.min()} to {tokens.max()}")
-        return "".join(self.characters[token] for token in tokens.tolist())
+        """The text of tokens "length". Raises ValueError for a token that does not exist."""
+        return "".join(self.characters[token] for token in _checked(tokens, self.vocab))
 
 
 class BytePairTokenizer:
@@ -53,8 +50,8 @@ class BytePairTokenizer:
         return torch.tensor(self.model.encode(text).ids, dtype=torch.int64)
 
     def decode(self, tokens):
-        """The text of tokens "length"."""
-        return self.model.decode(torch.as_tensor(tokens).tolist())
+        """The text of tokens "length". Raises ValueError for a token that does not exist."""
+        return self.model.decode(_checked(tokens, self.vocab))
 
 
 class WordTokenizer:
@@ -73,8 +70,8 @@ class WordTokenizer:
             raise ValueError(f"the vocabulary of {self.vocab} words has no {error.args[0]!r}") from None
 
     def decode(self, tokens):
-        """The words of tokens "length", one space between them."""
-        return " ".join(self.words[token] for token in torch.as_tensor(tokens).tolist())
+        """The words of tokens "length", one space between them. Raises ValueError for a token that does not exist."""
+        return " ".join(self.words[token] for token in _checked(tokens, self.vocab))
 
 
 class SpecialTokens:
@@ -99,7 +96,7 @@ class SpecialTokens:
 
         Raises ValueError for a token that does not exist.
         """
-        tokens = self._checked(tokens)
+        tokens = _checked(tokens, self.vocab)
         if self.end in tokens:
             tokens = tokens[: tokens.index(self.end)]
         return self.tokenizer.decode([token - 4 for token in tokens if token >= 4])
@@ -107,11 +104,14 @@ class SpecialTokens:
     def names(self, tokens):
         """One string for each of tokens "length", for the labels of a plot."""
         special = ["<padding>", "<start>", "<end>", "<separator>"]
-        return [special[token] if token < 4 else self.tokenizer.decode([token - 4]) for token in self._checked(tokens)]
+        tokens = _checked(tokens, self.vocab)
+        return [special[token] if token < 4 else self.tokenizer.decode([token - 4]) for token in tokens]
 
-    def _checked(self, tokens):
-        tokens = torch.as_tensor(tokens).tolist()
-        wrong = [token for token in tokens if not 0 <= token < self.vocab]
-        if wrong:
-            raise ValueError(f"tokens must lie between 0 and {self.vocab - 1}, not {wrong[0]}")
-        return tokens
+
+def _checked(tokens, vocab):
+    """The tokens as a list of whole numbers below `vocab`: a list would count a negative one from its end."""
+    tokens = torch.as_tensor(tokens).tolist()
+    wrong = [token for token in tokens if not 0 <= token < vocab]
+    if wrong:
+        raise ValueError(f"tokens must lie between 0 and {vocab - 1}, not {wrong[0]}")
+    return tokens

@@ -1,9 +1,19 @@
+import functools
 import multiprocessing
 
 import pytest
 import torch
 
 from synth_lib.lab import runner
+from synth_lib.text import corpora
+
+
+@pytest.fixture(scope="session", autouse=True)
+def each_text_is_read_once():
+    """Half a second for each command that trains on Shakespeare."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpora, "shakespeare", functools.cache(corpora.shakespeare))
+        yield
 
 
 @pytest.fixture

@@ -188,6 +188,7 @@ def test_the_counted_cost_of_one_map_is_three_products_and_of_sdpa_seven():
     sizes = {"head": 12, "d_head": 64, "length": 512, "batch": 64, "item": 2}
     pairs = 64 * 12 * 512**2
     assert bench.cost("sdpa", **sizes, causal=False)[0] == 7 * 2 * pairs * 64
+    assert bench.cost("sdpa", **sizes, causal=True)[0] == 7 * pairs * 64  # half of the pairs
     assert bench.cost("random", **sizes, causal=False)[0] == 3 * 2 * pairs * 64
     assert bench.cost("random", **sizes, causal=True)[0] == 3 * 2 * pairs * 64 * 5 / 8  # four blocks
     assert bench.cost("random", **sizes, causal=True, device="cuda")[0] == 3 * 2 * pairs * 64  # short: no blocks

@@ -9,6 +9,7 @@ from torch import nn
 from synth_lib.lab import probes
 from synth_lib.lab.__main__ import main
 from synth_lib.lab.runner import read_record
+from synth_lib.scores import Score
 from synth_lib.text.corpora import DATA
 
 
@@ -189,6 +190,24 @@ def test_distance_to_a_wanted_map():
     assert probes.distance_to(torch.eye(12, dtype=torch.bool), "factorized_random", rank=2) < 0.02
     assert probes.distance_to(torch.eye(12, dtype=torch.bool), "factorized_random", rank=1) > 0.5
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_the_distance_is_that_of_the_best_start(monkeypatch):
+    class OneKnowsIt(Score):
+        """The map that is wanted in head 2, an even one in the others."""
+
+        reads_tokens = False
+
+        def __init__(self, *sizes):
+            super().__init__(*sizes)
+            self.zero = nn.Parameter(torch.zeros(()))
+
+        def rows(self, x, keys, length, start=0):
+            scores = 50 * torch.eye(length) * (torch.arange(self.head) == 2)[:, None, None]
+            return scores[None] + 0 * self.zero
+
+    monkeypatch.setattr(probes, "make_score", lambda name, *sizes: OneKnowsIt(*sizes))
+    assert probes.distance_to(torch.eye(4).bool(), "mine", steps=1) == pytest.approx(0, abs=1e-6)
 
 
 # --- the studies ---

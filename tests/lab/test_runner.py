@@ -118,6 +118,20 @@ def test_a_run_that_does_not_fit_the_minutes_is_not_started(tmp_path, forked):
     assert errors == {} and len(record.runs) == 1
 
 
+def test_how_long_a_run_takes_is_guessed_from_those_of_its_question(tmp_path, monkeypatch):
+    def one_by_one(runs, function, workers, fits):
+        return [(run, function(run)) for run in runs if fits(run)]
+
+    monkeypatch.setattr(runner, "run_parallel", one_by_one)
+    record = Record(tmp_path / "record.jsonl", HEADER)
+    runs = [{"task": "square", "question": question, "number": 2} for question in ("final", "tuning")]
+    for run, seconds in zip(runs, (1e6, 1.0), strict=True):
+        record.append(run | {"number": 1, "seconds": seconds})
+    options = {"name_of": str, "summary": str, "device": CPU, "log": lambda line: None}
+    assert do_missing(runs, record, square, minutes=10, **options) == {}
+    assert record.find(runs[0]) is None and record.find(runs[1])["square"] == 4
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [(die_at_3, "its process ended with exit status -9"), (fail_at_3, "ZeroDivisionError: division by zero")],

@@ -385,8 +385,8 @@ class Watched:
 
     def __init__(self):
         self.task, self.seen = make_task("language model", CPU, **LANGUAGE_MODEL), []
-        self.build, self.batches, self.valid, self.test = (
-            self.task.build, self.task.batches, self.task.valid, self.task.test,
+        self.build, self.batches, self.valid, self.test, self.tokens = (
+            self.task.build, self.task.batches, self.task.valid, self.task.test, self.task.tokens,
         )  # fmt: skip
 
     def loss(self, model, *batch):
@@ -417,6 +417,29 @@ def test_in_a_run_each_layer_is_plain_and_metrics_are_measured_in_evaluation(mon
     assert result["tokens_per_second"] == pytest.approx(3 * 2 * 16 / result["training_seconds"], rel=0.5)
 
 
+def test_the_tokens_of_a_batch_are_the_real_ones(translation, few_glosses):
+    """What is counted a second: padding takes time, and is no token."""
+    source, source_lengths, inputs, targets = batch = translation.batches(8)(torch.Generator().manual_seed(0), 0)
+    padding = translation.tokenizer.padding
+    real = sum(token != padding for row in [*source.tolist(), *inputs.tolist()] for token in row)
+    assert translation.tokens(*batch) == real < source.numel() + inputs.numel()
+    glosses = classification()
+    tokens, lengths, labels = glosses.batches(8)(torch.Generator().manual_seed(0), 0)
+    assert glosses.tokens(tokens, lengths, labels) == (tokens != padding).sum() < tokens.numel()
+
+
+def test_the_parameters_of_s_are_those_of_the_self_attention(translation, monkeypatch):
+    monkeypatch.setattr(tasks, "make_task", lambda name, device, **options: translation)
+    settings = {"data": {}, "model": SMALL | {"max_length": 15}, "settings": {"steps": 1, "batch": 2}}
+    result = run_experiment(experiment("translation, grammar", "Vanilla", question="tuning"), settings, CPU)
+    of_one = 2 * (12 * 12 + 12)  # queries and keys
+    assert result["parameters_of_S"] == 2 * of_one  # the encoder's and the decoder's, and not the cross-attention's
+
+
+def test_the_last_rows_are_a_quarter_of_the_queries():
+    assert tasks._last_rows(torch.arange(8)[None, None, :, None]).flatten().tolist() == [6, 7]
+
+
 def test_histograms_sum_to_one_and_leave_out_what_may_not_be_attended_to():
     weights = torch.tensor([0.0, 0.0, 1.0, 0.5, 0.00005])
     found = tasks.histogram(weights)
@@ -425,9 +448,14 @@ def test_histograms_sum_to_one_and_leave_out_what_may_not_be_attended_to():
     assert tasks.histogram(torch.full((1, 2, 3, 4), 0.25))[tasks.EDGES.index(0.2511886)] == 1
 
 
-def test_maps_are_recorded_of_sentences_without_padding(translation):
+def test_maps_are_recorded_of_sentences_without_padding(translation, monkeypatch):
     torch.manual_seed(0)
-    histograms, maps = translation.record_maps(translation.build(**SMALL, max_length=15).eval())
+    model, read = translation.build(**SMALL, max_length=15).eval(), []
+    of_model = model.attention_maps
+    monkeypatch.setattr(model, "attention_maps", lambda *tokens: read.append(tokens) or of_model(*tokens))
+    histograms, maps = translation.record_maps(model)
+    most = max(Counter(map(tuple, translation.splits["test"].lengths.tolist())).values())
+    assert [len(tokens) for tokens in read[0]] == [most] * 2 and most > 1  # those of the most frequent lengths
     assert {where: len(layers) for where, layers in histograms.items()} == {"encoder": 1, "decoder": 1, "cross": 1}
     assert "<padding>" not in maps["source"] + maps["target"]
     assert torch.tensor(maps["cross"]).shape == (2, len(maps["target"]), len(maps["source"]))

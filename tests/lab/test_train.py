@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -218,6 +219,21 @@ def test_the_record_says_what_and_how(tmp_path):
     assert record["final_loss"] == record["curve"][-1]["loss"] == pytest.approx(by_hand.item(), rel=1e-5)
 
 
+def test_the_seconds_of_training_leave_out_evaluations_and_checkpoints(tmp_path, monkeypatch):
+    def slow_write(path, write):
+        time.sleep(0.02)
+        write_whole(path, write)
+
+    def slow_loss(model, *batch):
+        time.sleep(0 if model.training else 0.02)
+        return next_token_loss(model, *batch)
+
+    monkeypatch.setattr(training, "write_whole", slow_write)
+    _, record = run(folder=tmp_path, loss=slow_loss)
+    others = 4 * 0.02 + 4 * 2 * 2 * 0.02  # checkpoints; evaluations of 2 batches, once for the curve, once for each
+    assert record["seconds"] - record["training_seconds"] > others - 0.05  # one is rounded to tenths
+
+
 def test_bfloat16_runs_and_float32_is_the_default_on_the_cpu():
     auto, single, half = (run(few(precision=name))[1] for name in ("auto", "float32", "bfloat16"))
     assert auto["curve"] == single["curve"] != half["curve"]
@@ -397,6 +413,8 @@ def test_an_evaluation_that_is_not_finite_fails_too(tmp_path):
         ({"weight_decay": -0.1}, "weight_decay is -0.1"),
         ({"beta2": 1.0}, "beta2 is 1.0, but must be below 1"),
         ({"final_learning_rate": 1.5}, "final_learning_rate is 1.5, but must be a share of at most 1"),
+        ({"seed": -1}, r"seed is -1, but must be a whole number from 0 to 2\*\*63 - 1"),
+        ({"seed": 2**63}, "seed is 9223372036854775808, but must"),
         ({"precision": "half"}, "precision must be auto, float32 or bfloat16, not 'half'"),
     ],
 )
@@ -580,6 +598,96 @@ def test_a_checkpoint_of_another_text_or_torch_is_refused_by_name(tmp_path, monk
     again = "use the same as before, or start again in another folder$"
     with pytest.raises(ValueError, match=f"made with torch version = '.*', this run has '1.0': {again}"):
         run(folder=tmp_path, resume=True)
+
+
+def by_hand(model, folder, resume=True, get_batch=None, eval_batches=None, **options):
+    """Train on inputs that each step draws anew."""
+    get_batch = get_batch or (lambda generator, step: (inputs(generator),) * 2)
+    if eval_batches is None:
+        eval_batches = [(inputs(torch.Generator().manual_seed(seed)),) * 2 for seed in (0, 1)]
+    return train(
+        model, get_batch, eval_batches, Settings(steps=4, batch=2, evaluate_every=2), config={}, folder=folder,
+        resume=resume, device="cpu", progress=False, **options,
+    )  # fmt: skip
+
+
+def small(score="dense", d_model=8, **options):
+    torch.manual_seed(0)
+    return LanguageModel(11, d_model, 2, 1, 8, score, **options)
+
+
+def stopped_at_3(folder, monkeypatch, model):
+    with monkeypatch.context() as patch:
+        stop_at(3, patch)
+        with pytest.raises(KeyboardInterrupt, match="after step 3 of 4"):
+            by_hand(model, folder, resume=False)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"model": small("random")}, "holds the parameters of another model"),
+        ({"model": small(d_model=10)}, "holds the parameters of another model"),
+        ({"loss": lambda *given: 2 * next_token_loss(*given)}, "a loss of 2.* batches, this run has 4.*: the model or"),
+        ({"unit": "bits per token"}, "unit = 'nats per token', this run has 'bits per token'"),
+        (
+            {"get_batch": lambda generator, step: (inputs(generator) // (1 + step // 3),) * 2},
+            "training batch after step 3 = '[0-9a-f]+', this run has",
+        ),
+    ],
+    ids=["score", "size", "loss", "unit", "order"],
+)
+def test_a_checkpoint_of_something_else_is_refused_in_one_sentence(tmp_path, monkeypatch, change, message):
+    """Under the same config. The order of the batches differs from step 3 on alone."""
+    stopped_at_3(tmp_path, monkeypatch, small())
+    with pytest.raises(ValueError, match=f"{message}.*use the same as before, or start again") as refused:
+        by_hand(**({"model": small(), "folder": tmp_path} | change))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_fingerprint_is_that_of_numbers_types_and_shapes():
+    numbers = torch.arange(6)
+    others = [numbers.view(2, 3)], [numbers[:3], numbers[3:]], [numbers.view(torch.float64)], [numbers + 1], []
+    found = [training.fingerprint(tensors) for tensors in ([numbers], *others)]
+    assert len(set(found)) == len(found) and training.fingerprint([numbers.clone()]) == found[0]
+
+
+def test_the_seconds_of_a_resumed_run_are_those_of_both_parts(tmp_path, monkeypatch):
+    stopped_at_3(tmp_path, monkeypatch, small())
+    checkpoint = torch.load(tmp_path / "checkpoint.pt")
+    checkpoint["run"] |= {"seconds": 1e6, "evaluating": 4e5}
+    torch.save(checkpoint, tmp_path / "checkpoint.pt")
+    record = by_hand(small(), tmp_path)
+    assert record["seconds"] > 1e6 and 5.9e5 < record["training_seconds"] < record["seconds"] - 4e5 + 1
+
+
+def test_a_checkpoint_of_another_device_is_refused(tmp_path):
+    run(folder=tmp_path)
+    checkpoint = torch.load(tmp_path / "checkpoint.pt")
+    checkpoint["made_from"]["device"] = "cuda"
+    torch.save(checkpoint, tmp_path / "checkpoint.pt")
+    with pytest.raises(ValueError, match="made with device = 'cuda', this run has 'cpu'"):
+        run(folder=tmp_path, resume=True)
+
+
+def test_evaluation_batches_are_read_again_each_time_and_there_is_one():
+    def train_on(eval_batches):
+        return by_hand(small(), None, resume=False, eval_batches=eval_batches)
+
+    with pytest.raises(ValueError, match="eval_batches is empty"):
+        train_on([])
+    assert [point["step"] for point in train_on(iter([(inputs(torch.Generator()),) * 2]))["curve"]] == [0, 2, 4]
+
+
+@pytest.mark.parametrize("compiled_first", [True, False])
+def test_a_compiled_model_goes_on_as_a_plain_one_and_the_other_way_round(tmp_path, monkeypatch, compiled_first):
+    def model(compiled):
+        return torch.compile(small(), backend="eager") if compiled else small()
+
+    stopped_at_3(tmp_path, monkeypatch, model(compiled_first))
+    whole = by_hand(small(), None, resume=False)["curve"]
+    assert by_hand(model(not compiled_first), tmp_path)["curve"] == whole
+    assert not any("_orig_mod" in name for name in torch.load(tmp_path / "checkpoint.pt")["model"])
 
 
 def test_a_part_in_evaluation_stays_so_and_a_whole_model_trains():

@@ -60,6 +60,16 @@ def test_special_tokens_are_left_out_of_the_text_and_the_first_end_ends_it():
         tokenizer.encode("a d")
 
 
+@pytest.mark.parametrize("kind", [CharacterTokenizer, BytePairTokenizer, lambda text: WordTokenizer([text])])
+def test_a_token_that_does_not_exist_is_no_text(kind):
+    """Not the last one for -1, and not left out."""
+    tokenizer = kind("a b c")
+    assert tokenizer.decode(tokenizer.encode("a")) == "a" and tokenizer.decode([]) == ""
+    for wrong in (-1, tokenizer.vocab):
+        with pytest.raises(ValueError, match=f"between 0 and {tokenizer.vocab - 1}, not {wrong}"):
+            tokenizer.decode([0, wrong])
+
+
 def test_byte_pairs_are_the_same_in_another_process():
     code = "from tests.text.test_tokenizers import small; print(small())"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, cwd=DATA.parent)

@@ -8,10 +8,10 @@ The name is one of these, or `all` for one after the other, which share the minu
     attention  forward + backward of attention alone, and of the whole layer, against scaled_dot_product_attention
 
 How a number is measured says `measure`, what the forms are `forms`. The numbers are medians of so many `rounds`,
-fewer than asked for where the time ended; `low` and `high` are the quartiles. Forms that are compared are timed in turn
-in one run, on one thread if it is a CPU. `sdpa_ms` is the baseline of a row, from its own run. The important comes
-first, so that a short run has it. Results are written as they come. A form that fails is recorded with its message, and
-the rest goes on; what the minutes do not reach is recorded as skipped.
+fewer than asked for where the time ended; `low` and `high` are the quartiles, None where one round was all. Forms that
+are compared are timed in turn in one run, on one thread if it is a CPU. `sdpa_ms` is the baseline of a row, from its
+own run. The important comes first, so that a short run has it. Results are written as they come. A form that fails is
+recorded with its message, and the rest goes on; what the minutes do not reach is recorded as skipped.
 
 The exit status is 1 if the check compared nothing, found something wrong or failed, 2 if an option is wrong, 130 after
 Ctrl-C; what was measured until then is kept.

@@ -18,7 +18,7 @@ def print_tables(record):
         if rows:
             print(line(suite, "tokens/s", "ms", "quartiles", f"/ {against}", memory.replace("_", " "), "launches"))
         for row in rows:
-            spread = f"{row['low']:.1f}-{row['high']:.1f}"
+            spread = quartiles(row, 1)
             ratio, launches = row.get(f"faster_than_{against}", ""), row.get("launches", "")
             numbers = row["tokens_per_second"], f"{row['ms']:.1f}", spread, ratio, row[memory], launches
             print(line(row["score"], *numbers))
@@ -44,6 +44,11 @@ def print_attention(suite, rows):
         for other in ("plain", "plainest"):
             slower = row_of.get((f"{score}, {other}", row["length"], row["causal"]))
             ratios.append(f"{slower['ms'] / row['ms']:.2f}" if slower and way in ("", "plain") and way != other else "")
-        times = f"{row['ms']:.3f}", f"{row['low']:.3f}-{row['high']:.3f}", row.get("faster_than_sdpa", "")
+        times = f"{row['ms']:.3f}", quartiles(row, 3), row.get("faster_than_sdpa", "")
         memory = row.get("launches", ""), f"{row['peak_bytes'] / 2**20:.1f}", row.get("peak_to_sdpa", "")
         print(line(row["form"], row["length"], "yes" if row["causal"] else "", *times, *ratios, *memory))
+
+
+def quartiles(row, digits):
+    """As text; one round has none."""
+    return "one round" if row["low"] is None else f"{row['low']:.{digits}f}-{row['high']:.{digits}f}"
