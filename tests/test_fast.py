@@ -387,14 +387,19 @@ def test_compiles_into_one_graph(score):
     assert_equal_with_gradients(compiled(x), layer(x)[0], [x, *trained(layer)])
 
 
-@pytest.mark.parametrize("score", SINGLE)
+@pytest.mark.parametrize("score", [*SINGLE, "dense + factorized_random", "random + dot_product"])
 def test_cross_attention(score):
     layer = CrossAttention(D_MODEL, HEAD, 9, score).double()
     x, memory = torch.randn(BATCH, 3, D_MODEL).double(), torch.randn(BATCH, 7, D_MODEL).double()
     for mask in (None, masks.padding([7, 2, 1], 7)):
+        wanted, _ = layer(x, memory, mask, start=4)
         y, weights = layer(x, memory, mask, start=4, need_weights=False)
         assert weights is None
-        torch.testing.assert_close(y, layer(x, memory, mask, start=4)[0])
+        torch.testing.assert_close(y, wanted)
+        for kernel in kernels(score, mask):  # the rows that stand there, not the first ones
+            with mock.patch.object(fast, "choose", lambda *arguments, kernel=kernel: kernel):
+                y, _ = layer(x, memory, mask, start=4, need_weights=False)
+            torch.testing.assert_close(y, wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_models_compute_the_same_by_every_kernel():
