@@ -1,11 +1,15 @@
 """The three models against slow ones of plain loops, and what they must not do: look ahead, or at padding."""
 
+import inspect
 import math
+from collections import Counter
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
+from synth_lib.attention import Attention
 from synth_lib.models import Block, Classifier, EncoderDecoder, LanguageModel
 from synth_lib.scores import SCORES as registry
 from synth_lib.scores import Dense
@@ -211,6 +215,9 @@ def test_sampling_follows_temperature_and_generator():
     first = sample(7)
     torch.rand(3)  # the global generator moves on, the sample must not
     assert first == sample(7) != sample(8)
+    greedy = model.generate(start[:1], 12, temperature=0).tolist()
+    for only_the_likeliest in ({"top_k": 1}, {"top_p": 1e-6}):
+        assert model.generate(start[:1], 12, **only_the_likeliest).tolist() == greedy
     with pytest.raises(ValueError, match="temperature is -1, but must be a finite number of at least 0"):
         model.generate(start[:1], 1, temperature=-1)
 
@@ -628,6 +635,7 @@ def lengths_of_the_best(score, more):
 
 
 def test_the_length_penalty_makes_translations_longer():
+    assert inspect.signature(EncoderDecoder.translate).parameters["length_penalty"].default == 0.6  # as in the paper
     model, (source, _) = ready_to_stop(translator()), some_pairs(8)
     lengths = [sum(map(len, model.translate(source, **ENDS, beam=4, length_penalty=penalty))) for penalty in (0.0, 5.0)]
     assert lengths[0] < lengths[1]
@@ -788,6 +796,22 @@ def test_dropout_acts_in_all_three_while_training_only():
         assert torch.equal(model(*inputs), model(*inputs)), name
         model.train()
         assert not torch.equal(model(*inputs), model(*inputs)), name
+
+
+def test_each_kind_of_dropout_is_in_all_three_and_nothing_is_left_changed():
+    """What is embedded, what each part of a block adds, and the maps."""
+    for name, model, inputs in all_three("random", dropout=0.3):
+        before, calls = {name: tensor.clone() for name, tensor in model.state_dict().items()}, Counter()
+        for part_name, part in model.named_modules():
+            if isinstance(part, Attention):
+                assert part.dropout == 0.3, part_name
+            elif isinstance(part, nn.Dropout):
+                assert part.p == 0.3, part_name
+                part.register_forward_hook(lambda *_, calls=calls, part_name=part_name: calls.update([part_name]))
+        model(*inputs)
+        assert calls.pop("dropout") == (2 if name == "encoder-decoder" else 1), name
+        assert calls and all(number == 2 + part.startswith("decoder") for part, number in calls.items()), name
+        assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items()), name
 
 
 def test_all_three_under_autocast():

@@ -29,6 +29,12 @@ def test_every_run_of_a_suite_is_sound(name):
         assert sizes["d_model"] % sizes["head"] == 0 and settings.seed == run["seed"]
 
 
+def test_each_variant_has_the_score_that_its_name_says():
+    for variant, score in suites.VARIANTS.items():
+        parts = variant.lower().replace("vanilla", "dot product").split(" + ")
+        assert score == " + ".join(part.replace(" ", "_") for part in parts)
+
+
 def test_an_unknown_suite_is_refused():
     with pytest.raises(ValueError, match="suite must be one of tiny, live, .* not 'huge'"):
         suite("huge")

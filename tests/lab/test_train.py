@@ -423,6 +423,15 @@ def test_settings_out_of_range_are_refused(changes, message):
         few(**changes)
 
 
+def test_the_defaults_are_those_that_are_told():
+    """Of a run with the standard settings: a change would change what was recorded with them."""
+    assert asdict(Settings()) == {
+        "steps": 1000, "batch": 32, "warmup": 100, "learning_rate": 1e-3, "final_learning_rate": 0.1,
+        "r_learning_rate_factor": 10.0, "beta1": 0.9, "beta2": 0.95, "weight_decay": 0.1, "r_weight_decay": 0.0,
+        "clip": 1.0, "evaluate_every": 100, "precision": "auto", "seed": 0,
+    }  # fmt: skip
+
+
 def test_devices(monkeypatch):
     assert choose_device("cpu").type == "cpu"
     with pytest.raises(ValueError, match="device must be auto or .*cpu on this machine, not 'abacus'"):
