@@ -141,9 +141,9 @@ LETTERS = {
 
 
 def make(fault, claim, seed=0):
-    """A box with this fault, a name of FAULTS or UNSEEN, or None for a sound one, that makes this `claim`.
+    """A layer with this fault, a name of FAULTS or UNSEEN, or None for a sound one, that makes this `claim`.
 
-    Its numbers come from the seed, in steps of 0.1, and are the same on every machine.
+    Its numbers come from the seed, 0.1 to 0.5 and -0.5 to -0.1, and are the same on every machine.
 
     Raises:
         ValueError: there is no such fault, or the claim has biases, which boxes have not.
@@ -165,9 +165,9 @@ def make(fault, claim, seed=0):
     outside = [layer.score.R] if isinstance(layer.score, OutsideR) else []
     with torch.no_grad():
         for tensor in [*layer.state_dict().values(), *outside]:
-            size = torch.randint(1, 11, tensor.shape, generator=generator) / 10
+            size = torch.randint(1, 6, tensor.shape, generator=generator) / 10
             tensor.copy_(size * (1 - 2 * torch.randint(0, 2, tensor.shape, generator=generator)))
-    return seal(layer.eval(), claim)
+    return layer.eval()
 
 
 def seal(layer, claim):
@@ -188,4 +188,4 @@ def box(letter, causal=False):
     score = FAULTS[fault][0] if fault else "factorized_dense"
     options = {"factorized_random": {"rank": 2}, "factorized_dense": {"a": 2, "b": 4}}.get(score, {})
     claim = Claim(score, d_model=12, head=3, max_length=8, causal=causal, bias=False, **options)
-    return make(fault, claim, seed=ord(letter))
+    return seal(make(fault, claim, seed=ord(letter)), claim)
