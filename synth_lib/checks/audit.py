@@ -164,7 +164,8 @@ def audit(layer, claim, numbers=None, seed=0):
     if isinstance(layer, type) or not callable(layer):
         raise TypeError(f"layer is {_kind(layer)}, but must be a module, or a function that gives y and a map")
     if not isinstance(claim, Claim):
-        raise TypeError(f"claim is {_kind(claim)}, but must be a Claim: Claim('dense', d_model=12, head=3, max_length=8)")
+        right = "Claim('dense', d_model=12, head=3, max_length=8)"
+        raise TypeError(f"claim is {_kind(claim)}, but must be a Claim, such as {right}")
     if numbers is None and isinstance(layer, nn.Module):
         numbers = layer.state_dict(keep_vars=True)
     if numbers is not None and not (isinstance(numbers, dict) and all(map(torch.is_tensor, numbers.values()))):
@@ -272,7 +273,7 @@ class _Asked:
     def saved(self):
         there, wanted = sum(tensor.numel() for tensor in self._numbers().values()), self.claim.counts()[1]
         if there < wanted:
-            return False, f"it saves {there:,} numbers; the claim has {wanted:,}: what is missing is gone after a reload"
+            return False, f"it saves {there:,} numbers; the claim has {wanted:,}: the others are gone after a reload"
         return True, f"it saves {there:,} numbers, all that the claim has"
 
     def batch(self):
@@ -357,15 +358,21 @@ class _Asked:
         return True, "every number that it trains has a gradient, and y depends on every token"
 
     def products(self):
+        if "factorized_dense" not in self.claim.names:
+            raise _NotAsked("only rows made of two short lists promise it")
         length = self.claim.max_length
         weights = self.run(self.inputs())[1].detach().flatten(0, 2).sort(dim=-1).values
+        if length == 1:
+            return True, "one key has one weight"
         steps = (weights.diff(dim=-1) > 10 * self.eps * weights[:, -1:]).sum(dim=-1)
-        most, wanted = int(steps.max()) + 1 if length > 1 else 1, length if length <= ALL_DIFFERENT else length // 2 + 1
+        most, wanted = int(steps.max()) + 1, length if length <= ALL_DIFFERENT else length // 2 + 1
         return most >= wanted, f"a row holds up to {most} different weights for {length} keys"
 
     def rank(self):
         if self.claim.causal:
             raise _NotAsked("a causal mask hides half of the scores")
+        if set(self.claim.names) <= {"random", "fixed_random"}:
+            raise _NotAsked("a table may hold any rows")
         weights = self.run(self.inputs())[1].detach()[0].double()
         if (weights <= 0).any():
             raise _NotAsked("scores can be read from positive weights alone")
@@ -396,8 +403,9 @@ class _Asked:
         (name, *more), part = self.claim.names, self.claim.parts[0]
         if more:
             return None
-        known = {"random": part.max_length, "fixed_random": part.max_length, "dot_product": part.d_head}
-        return part.R1.shape[-1] if name == "factorized_random" else known.get(name)
+        if name == "factorized_random":
+            return part.R1.shape[-1]
+        return part.d_head if name == "dot_product" else None
 
     def _tokens_behind(self, rows, x):
         """Which row depends on which token: bool "row token". rows: "row ...". x: "1 length d_model", a leaf."""

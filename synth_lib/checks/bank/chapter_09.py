@@ -861,7 +861,8 @@ VERDICT = Exercise(
     wrong=mistakes({
         ROWS: {
             "the sums of the rows are not asked.": _without("rows"),
-            "every box is accused of its rows: is it the columns that are summed?": _verdict_with(rows=_rows_by_columns),
+            "every box is accused of its rows: is it the columns that are summed?":
+                _verdict_with(rows=_rows_by_columns),
         },
         COUNT: {
             "the numbers are not counted.": _without("count"),
