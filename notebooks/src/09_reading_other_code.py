@@ -229,7 +229,8 @@ for letter in "AB":
 
 # %% [markdown]
 # Its $R$ is a plain tensor, neither a Parameter nor a buffer (chapter 03). So the optimizer never gets it,
-# `.to("cuda")` leaves it behind, and a saved model comes back with another $R$. In one session everything fits.
+# `.to("cuda")` leaves it behind, and a saved model comes back with another $R$. As long as the program runs,
+# everything fits.
 #
 # ### A listing that counts something else
 #

@@ -328,6 +328,8 @@ class _Asked:
     def learns(self):
         if self.claim.causal:
             raise _NotAsked("under a causal mask a part of a table never learns")
+        if self.claim.max_length == 1:
+            raise _NotAsked("the weight of one key is 1, whatever S is")
         trained = {name: tensor for name, tensor in self._numbers().items() if tensor.requires_grad}
         moves_y = {name: torch.zeros_like(tensor, dtype=torch.bool) for name, tensor in trained.items()}
         token = False

@@ -156,11 +156,12 @@ def make(fault, claim, seed=0):
     options = {name: value for name, value in names.items() if value is not None}
     kind = (FAULTS | UNSEEN)[fault][1] if fault else Attention
     sizes = claim.d_model, claim.head, claim.max_length
-    if issubclass(kind, Attention):
-        layer = kind(*sizes, claim.score, causal=claim.causal, bias=False, **options)
-    else:
-        options |= {"bias": False} if issubclass(kind, (Dense, FactorizedDense)) else {}
-        layer = Attention(*sizes, kind(*sizes, **options), causal=claim.causal, bias=False)
+    with torch.random.fork_rng(devices=[]):  # what torch draws first is overwritten
+        if issubclass(kind, Attention):
+            layer = kind(*sizes, claim.score, causal=claim.causal, bias=False, **options)
+        else:
+            options |= {"bias": False} if issubclass(kind, (Dense, FactorizedDense)) else {}
+            layer = Attention(*sizes, kind(*sizes, **options), causal=claim.causal, bias=False)
     generator = torch.Generator().manual_seed(seed)
     outside = [layer.score.R] if isinstance(layer.score, OutsideR) else []
     with torch.no_grad():

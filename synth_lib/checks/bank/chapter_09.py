@@ -41,6 +41,16 @@ def _truth(value):
     raise TypeError(f"the result should be True or False, but is of the type {type(value).__name__}")
 
 
+class _Named:
+    """The functions of one trial, by name; called, it is the first."""
+
+    def __init__(self, functions):
+        self.functions = functions
+
+    def __call__(self, *arguments):
+        return next(iter(self.functions.values()))(*arguments)
+
+
 # 09.1. One trial has one head, one has one token. Each case breaks one promise alone, or none.
 
 
@@ -374,12 +384,12 @@ def _moves_inputs(draw):
         lambda x: own(x) - own(x).mean(dim=-1, keepdim=True),
         lambda x: every(x).softmax(dim=-1),
     ]
-    return {"score": {f"score {i}": score for i, score in enumerate(scores)}, "x": x, "order": order}
+    return {"score": _Named({f"score {i}": score for i, score in enumerate(scores)}), "x": x, "order": order}
 
 
 def _moves_said(answer, score, x, order):
     said = {}
-    for name, one in score.items():
+    for name, one in score.functions.items():
         found = answer(one, x.clone(), order.clone())
         if not isinstance(found, (list, tuple, set)) or not all(isinstance(law, str) for law in found):
             raise TypeError("the result should be a list of names")
@@ -521,12 +531,13 @@ def _leaks_inputs(draw):
         lambda x: x @ W + last * x.mean(dim=0),
         lambda x: (x @ W).softmax(dim=0),
     ]
-    return {"layer": {f"layer {i}": layer for i, layer in enumerate(layers)}, "x": draw.normal(batch, length, d_model)}
+    named = _Named({f"layer {i}": layer for i, layer in enumerate(layers)})
+    return {"layer": named, "x": draw.normal(batch, length, d_model)}
 
 
 def _leaks_said(answer, layer, x):
     said = {}
-    for name, one in layer.items():
+    for name, one in layer.functions.items():
         pairs = answer(one, x.clone())
         shaped = isinstance(pairs, (list, tuple, set)) and all(
             isinstance(pair, (list, tuple)) and len(pair) == 2 and all(isinstance(n, Integral) for n in pair)
@@ -952,8 +963,8 @@ def _wrapped(**options):
     return lambda d_model, head, max_length: _Wrapped((d_model, head, max_length), **options)
 
 
-class _Decoy(nn.Module):
-    """A map that is shown, and another one, its square, that mixes."""
+class _SineOfMeans(nn.Module):
+    """Random, written anew, with a sine behind the means."""
 
     def __init__(self, d_model, head, max_length):
         super().__init__()
@@ -989,13 +1000,14 @@ IMPOSTOR = Exercise(
     right=(
         _wrapped(behind=lambda y, weights, x: (y + 0.5 * y.abs(), weights)),
         _wrapped(before=lambda x: x + 0.3 * x**3),
-        _Decoy,
+        lambda d_model, head, max_length: _SineOfMeans(d_model, head, max_length),
         _wrapped(behind=lambda y, weights, x: (y * (1 + x.square().mean(dim=(1, 2), keepdim=True)), weights)),
     ),
     wrong=mistakes({
         LIBRARY: {
             "y is still linear in x: it is Random, or does something that Random may do.": _wrapped(),
-            "there is a parameter too many, and the count tells.": _Learned,
+            "there is a parameter too many, and the count tells.":
+                lambda d_model, head, max_length: _Learned(d_model, head, max_length),
         },
         ROWS: {
             "the map is no map any more: its rows do not sum to 1.":
