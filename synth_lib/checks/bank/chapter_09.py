@@ -390,61 +390,74 @@ def _moves_inputs(draw):
 def _moves_said(answer, score, x, order):
     said = {}
     for name, one in score.functions.items():
-        found = answer(one, x.clone(), order.clone())
-        if not isinstance(found, (list, tuple, set)) or not all(isinstance(law, str) for law in found):
-            raise TypeError("the result should be a list of names")
-        strangers = set(found) - {EVERY_TOKEN, OWN_TOKEN, NOTHING}
-        if strangers:
-            raise ValueError(f"the result names {sorted(strangers)}; the names are those of the docstring")
-        said[name] = " and ".join(law for law in (EVERY_TOKEN, OWN_TOKEN, NOTHING) if law in found) or "none"
+        heads = answer(one, x.clone(), order.clone())
+        kinds = (list, tuple, set)
+        if not isinstance(heads, kinds[:2]) or not all(isinstance(found, kinds) for found in heads):
+            raise TypeError("the result should be a list with a list of names for each head")
+        for head, found in enumerate(heads):
+            strangers = [str(law) for law in found if law not in (EVERY_TOKEN, OWN_TOKEN, NOTHING)]
+            if strangers:
+                raise ValueError(f"the result names {strangers}; the names are those of the docstring")
+            kept = [law for law in (EVERY_TOKEN, OWN_TOKEN, NOTHING) if law in found]
+            said[f"{name}, head {head}"] = " and ".join(kept) or "none"
     return said
 
 
-def _moves_right(score, x, order):
-    before, after = score(x), score(x[order])
-    laws = (EVERY_TOKEN, OWN_TOKEN, NOTHING)
-    return [law for law in laws if (after - moved(before, order, law)).abs().max() < 1e-4]
+LAWS = (EVERY_TOKEN, OWN_TOKEN, NOTHING)
+
+
+def _near(one, other):
+    """In each head: bool "head"."""
+    return (one - other).abs().amax(dim=(1, 2)) < 1e-4
+
+
+def _moves_with(expected=lambda before, order: {}, near=_near, reorder=lambda x, order: x[order]):
+    """The right way, or one with other expectations, another comparison, or another change of x."""
+
+    def answer(score, x, order):
+        before, after = score(x), score(reorder(x, order))
+        wanted = {law: moved(before, order, law) for law in LAWS} | expected(before, order)
+        holds = {law: near(after, wanted[law]) for law in LAWS}
+        return [[law for law in LAWS if holds[law][head]] for head in range(len(before))]
+
+    return answer
+
+
+_moves_right = _moves_with()
 
 
 def _moves_back(score, x, order):
-    before, after, back = score(x), score(x[order]), order.argsort()
-    undone = {EVERY_TOKEN: after[:, back][:, :, back], OWN_TOKEN: after[:, back], NOTHING: after}
-    return tuple(law for law, one in undone.items() if torch.allclose(one, before, rtol=0, atol=1e-4))
+    found = []
+    for before, after in zip(score(x), score(x[order]), strict=True):
+        back = order.argsort()
+        undone = {EVERY_TOKEN: after[back][:, back], OWN_TOKEN: after[back], NOTHING: after}
+        found.append(tuple(law for law, one in undone.items() if torch.allclose(one, before, rtol=0, atol=1e-4)))
+    return tuple(found)
 
 
 def _moves_in_loops(score, x, order):
-    before, after, places = score(x), score(x[order]), order.tolist()
-    kept = {EVERY_TOKEN, OWN_TOKEN, NOTHING}
-    for i, p in enumerate(places):
-        for j, q in enumerate(places):
-            now = after[:, i, j]
-            for law, old in ((EVERY_TOKEN, before[:, p, q]), (OWN_TOKEN, before[:, p, j]), (NOTHING, before[:, i, j])):
-                if (now - old).abs().max() >= 1e-4:
-                    kept.discard(law)
-    return sorted(kept)
+    before, after, places = score(x).tolist(), score(x[order]).tolist(), order.tolist()
+    kept = [set(LAWS) for _ in before]
+    for head, laws in enumerate(kept):
+        for i, p in enumerate(places):
+            for j, q in enumerate(places):
+                old = {EVERY_TOKEN: before[head][p][q], OWN_TOKEN: before[head][p][j], NOTHING: before[head][i][j]}
+                laws -= {law for law in LAWS if abs(after[head][i][j] - old[law]) >= 1e-4}
+    return kept
 
 
-def _moves_with(expected, near=lambda one, other: (one - other).abs().max() < 1e-4, reorder=None, laws=None):
-    """An answer that compares with other expectations, in another way, or after another change of x."""
-
-    def answer(score, x, order):
-        before, after = score(x), score(x[order] if reorder is None else reorder(x, order))
-        wanted = {law: moved(before, order, law) for law in (EVERY_TOKEN, OWN_TOKEN, NOTHING)}
-        wanted |= expected(before, order)
-        return [law for law in laws or wanted if near(after, wanted[law])]
-
-    return answer
+def _chosen(choose):
+    """Of the laws that hold, those that `choose` leaves, in each head."""
+    return lambda score, x, order: [choose(laws) for laws in _moves_right(score, x, order)]
 
 
-def _none(before, order):
-    return {}
+def _head_by_head(near):
+    """A comparison of two heads, query key -> bool, as one of all heads."""
+    return lambda one, other: torch.tensor([near(mine, right) for mine, right in zip(one, other, strict=True)])
 
 
-def _first_law(laws):
-    def answer(score, x, order):
-        return [law for law in laws if law in _moves_right(score, x, order)][:1]
-
-    return answer
+def _all_heads(laws_of_all):
+    return lambda score, x, order: [laws_of_all(_moves_right(score, x, order))] * len(score(x))
 
 
 MOVES_LIKE = Exercise(
@@ -454,7 +467,7 @@ MOVES_LIKE = Exercise(
     minutes=15,
     level="medium",
     inputs=_moves_inputs,
-    returns="a list of names",
+    returns="a list with a list of names for each head",
     run=_moves_said,
     right=(_moves_right, _moves_back, _moves_in_loops),
     wrong=mistakes({
@@ -466,34 +479,31 @@ MOVES_LIKE = Exercise(
             "for the own token rows and columns are moved; the columns stay.":
                 _moves_with(lambda before, order: {OWN_TOKEN: before[:, order][:, :, order]}),
             "it moves the first scores by the order that undoes this one.":
-                _moves_with(lambda before, order: {
-                    law: moved(before, order.argsort(), law) for law in (EVERY_TOKEN, OWN_TOKEN)
-                }),
+                _moves_with(lambda before, order: {law: moved(before, order.argsort(), law) for law in LAWS}),
             "the features of a token change places, not the tokens.":
-                _moves_with(_none, reorder=lambda x, order: x[:, torch.arange(x.shape[1]).roll(1)]),
+                _moves_with(reorder=lambda x, order: x[:, torch.arange(x.shape[1]).roll(1)]),
             "the tokens never change places: it scores the same sentence twice.":
-                _moves_with(_none, reorder=lambda x, order: x),
+                _moves_with(reorder=lambda x, order: x),
         },
         EXERCISE_MOVES: {
-            "it stops at the first law that holds; a score can keep more than one.":
-                _first_law((EVERY_TOKEN, OWN_TOKEN, NOTHING)),
-            "it stops at the last law that holds; a score can keep more than one.":
-                _first_law((NOTHING, OWN_TOKEN, EVERY_TOKEN)),
-            "a score that keeps no law is said to read every token.":
-                lambda score, x, order: _moves_right(score, x, order) or [EVERY_TOKEN],
-            "it compares exactly; rounding is no difference.":
-                _moves_with(_none, near=lambda one, other: torch.equal(one, other)),
-            "only head 0 is looked at.":
-                lambda score, x, order: _moves_right(lambda tokens: score(tokens)[:1], x, order),
+            "it stops at the first law that holds; a head can keep more than one.": _chosen(lambda laws: laws[:1]),
+            "it stops at the last law that holds; a head can keep more than one.": _chosen(lambda laws: laws[-1:]),
+            "a head that keeps no law is said to read every token.": _chosen(lambda laws: laws or [EVERY_TOKEN]),
+            "it compares exactly; rounding is no difference.": _moves_with(near=_head_by_head(torch.equal)),
+            "all heads get the laws of head 0.": _all_heads(lambda heads: heads[0]),
+            "all heads are compared together; each should be asked by itself.":
+                _all_heads(lambda heads: [law for law in LAWS if all(law in laws for laws in heads)]),
+            "a law that one head keeps is given to all.":
+                _all_heads(lambda heads: [law for law in LAWS if any(law in laws for laws in heads)]),
             "only row 0 of the scores is compared.":
-                _moves_with(_none, near=lambda one, other: (one[:, 0] - other[:, 0]).abs().max() < 1e-4),
+                _moves_with(near=_head_by_head(lambda one, other: (one[0] - other[0]).abs().max() < 1e-4)),
             "differences are averaged, so that plus and minus cancel.":
-                _moves_with(_none, near=lambda one, other: (one - other).mean().abs() < 1e-4),
+                _moves_with(near=_head_by_head(lambda one, other: (one - other).mean().abs() < 1e-4)),
             "the numbers are sorted before they are compared: all places are lost.":
-                _moves_with(_none, near=lambda one, other: torch.allclose(
+                _moves_with(near=_head_by_head(lambda one, other: torch.allclose(
                     one.flatten().sort().values, other.flatten().sort().values, atol=1e-4
-                )),
-            "it compares sizes alone.": _moves_with(_none, near=lambda one, other: one.shape == other.shape),
+                ))),
+            "it compares sizes alone.": _moves_with(near=_head_by_head(lambda one, other: one.shape == other.shape)),
         },
     }),
 )  # fmt: skip
