@@ -92,6 +92,13 @@ def _map_inputs(draw):
     hidden = masked(full)
     hidden[-1] = float("nan")
     case(hidden, full)
+    one_nan = masked(full)
+    one_nan[-1, -1] = torch.tensor([float("nan")] + [1 / max(length - 1, 1)] * (length - 1))
+    case(one_nan, full)
+    for size in (-5e-5, 5e-5):  # in the last head alone, where nothing is allowed, or below 0
+        trace = masked(causal if size > 0 else full)
+        trace[-1, 0, -1], trace[-1, 0, 0] = size, trace[-1, 0, 0] + trace[-1, 0, -1] - size
+        case(trace, causal if size > 0 else full)
     barely = masked(full)
     barely[..., 0], barely[..., -1] = barely[..., 0] + barely[..., -1] + 1e-7, -1e-7
     case(barely, full)
@@ -382,6 +389,7 @@ def _moves_inputs(draw):
         lambda x: nothing(x) + 0.01 * wrong_place * (x[0] - x[-1]).sum(),
         lambda x: torch.cat([nothing(x)[:-1], own(x)[-1:]]),
         lambda x: own(x) - own(x).mean(dim=-1, keepdim=True),
+        lambda x: nothing(x) + own(x) * (1 - torch.eye(len(x))),
         lambda x: every(x).softmax(dim=-1),
     ]
     return {"score": _Named({f"score {i}": score for i, score in enumerate(scores)}), "x": x, "order": order}
@@ -520,6 +528,7 @@ def _leaks_inputs(draw):
     ])  # fmt: skip
     W, last = draw.normal(d_model, d_model) / d_model, torch.zeros(length, d_model)
     last[-1, -1] = 3
+    first = last.flip(0, 1)
 
     def centred(z):
         return z - z.mean(dim=-1, keepdim=True)
@@ -539,6 +548,8 @@ def _leaks_inputs(draw):
         lambda x: x @ W + 2e-5 * x.mean(dim=0),
         lambda x: (x.cumsum(dim=0) - x) @ W + x,
         lambda x: x @ W + last * x.mean(dim=0),
+        lambda x: x @ W + first * x.mean(dim=0),
+        lambda x: x @ W - 0.5 * x.mean(dim=0),
         lambda x: (x @ W).softmax(dim=0),
     ]
     named = _Named({f"layer {i}": layer for i, layer in enumerate(layers)})
@@ -589,8 +600,8 @@ def _leaks_one_by_one(layer, x):
     for moved_one in range(len(x)):
         for n in range(len(x)):
             other = x.clone()
-            other[n] = other[n] * 0.2 - 0.7 * other[n].roll(1, dims=-1) + 0.4
-            other[n] += torch.linspace(-1, 1.2, other[n].numel()).view(other[n].shape)
+            for k, token in enumerate(other[n]):
+                token -= 0.7 + 0.1 * k + 0.05 * torch.arange(len(token))
             if n != moved_one and not torch.allclose(layer(other)[moved_one], layer(x)[moved_one], rtol=0, atol=1e-3):
                 pairs.add((moved_one, n))
     return pairs
