@@ -7,9 +7,12 @@ runner      runs an answer once, and says what came of it
 compare     whether two results are the same
 guard       a time limit for an answer, and nothing of it left behind
 guess       a prediction beside what came out
+audit       asks anybody's layer whether it computes what it claims
+boxes       layers of which some do not, for chapter 09
 """
 
+from synth_lib.checks.audit import Claim, audit
 from synth_lib.checks.engine import Progress, Verdict, check, find, progress
 from synth_lib.checks.guess import compare_guess
 
-__all__ = ["Progress", "Verdict", "check", "compare_guess", "find", "progress"]
+__all__ = ["Claim", "Progress", "Verdict", "audit", "check", "compare_guess", "find", "progress"]

@@ -97,6 +97,28 @@ def map_depends_on_what_table_1_says(score):
     assert torch.equal(rows, expected), f"row i depends on token j where this is 1:\n{rows.int()}"
 
 
+def kept_laws(score):
+    """What S and its map do when the tokens change places, x -> Px: the claims of Table 1 whose law they keep.
+
+    Every token: P S P^T. Own token: P S. Nothing: S. Neither derivatives nor rounding play a part.
+    """
+    layer, x = build(score), example(MAX_LENGTH)
+    order = torch.tensor([3, 0, 7, 1, 6, 2, 5, 4])  # moves every token, and does not undo itself
+    kept = set()
+    for law, columns in ((EVERY_TOKEN, order), (OWN_TOKEN, slice(None)), (NOTHING, slice(None))):
+        rows = slice(None) if law == NOTHING else order
+        pairs = [(run(x)[:, :, rows][..., columns], run(x[:, order])) for run in (layer.score, lambda x: layer(x)[1])]
+        if all(torch.allclose(moved, found) for moved, found in pairs):
+            kept.add(law)
+    return kept
+
+
+def tokens_change_places_as_table_1_says(score):
+    """Each S keeps its own law and no other; a mixture keeps what all its parts keep."""
+    wanted = set.intersection(*({CONDITIONED_ON[part]} for part in score.split(" + ")))
+    assert kept_laws(score) == wanted, f"it keeps {sorted(kept_laws(score))}, not {sorted(wanted)}"
+
+
 def score_parameters(score, d_model, head, max_length, a=TILE, b=REPEAT, rank=RANK):
     """The parameters of S by the formulas of Table 1, which count one matrix a head for R and no biases."""
     return {

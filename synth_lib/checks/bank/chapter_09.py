@@ -1,0 +1,1059 @@
+"""The exercises of chapter 09, reading other people's code: five questions, and the audit made of them.
+
+An answer is asked about many cases, and what it says of each is the result.
+"""
+
+from functools import cache
+from numbers import Integral
+
+import torch
+from torch import nn
+
+from synth_lib.attention import Attention
+from synth_lib.checks.audit import EVERY_TOKEN, NOTHING, OWN_TOKEN, READS, Claim, audit, moved
+from synth_lib.checks.boxes import FAULTS, UNSEEN, Box, make, seal
+from synth_lib.checks.exercise import Exercise, mistakes
+
+PREDICT = "Predict, then ask"
+ROWS = "Do the rows sum to 1?"
+COUNT = "How many numbers, and are they kept?"
+LISTING = "A listing that counts something else"
+MOVES = "Do the rows move with the tokens?"
+ALONE = "Alone, or in company?"
+DERIVATIVES = "What do derivatives see?"
+MORE = "Four more boxes, and two more questions"
+CHEAPEST = "The cheapest audit"
+LIBRARY = "Turn it on the library"
+EXERCISE_MAP = "Exercise 09.1: is it a map?"
+EXERCISE_COUNT = "Exercise 09.2: the count tells"
+EXERCISE_MOVES = "Exercise 09.3: who moves with whom"
+EXERCISE_ALONE = "Exercise 09.4: alone or together"
+EXERCISE_AUDIT = "Exercise 09.5: the audit"
+STRETCH = "Stretch 09.6: pass, and be wrong"
+
+
+def _truth(value):
+    """True or False, also as numpy or torch says it."""
+    if isinstance(value, torch.Tensor) and value.dim() == 0 and value.dtype == torch.bool:
+        return bool(value)
+    if isinstance(value, bool) or type(value).__name__ in ("bool_", "bool"):
+        return bool(value)
+    raise TypeError(f"the result should be True or False, but is of the type {type(value).__name__}")
+
+
+class _Named:
+    """The functions of one trial, by name; called, it is the first."""
+
+    def __init__(self, functions):
+        self.functions = functions
+
+    def __call__(self, *arguments):
+        return next(iter(self.functions.values()))(*arguments)
+
+
+# 09.1. One trial has one head, one has one token. Each case breaks one promise alone, or none.
+
+
+def _map_inputs(draw):
+    sizes = draw.sizes("head length", low=3, high=6)
+    head, length = draw.in_turn([(sizes["head"], sizes["length"]), (1, sizes["length"]), (sizes["head"], 1)])
+    raw = draw.normal(head, length, length)
+    full, causal = torch.ones(length, length).bool(), torch.ones(length, length).tril().bool()
+    later = causal.clone()
+    later[0] = False  # the first query may attend to nothing
+    cases = {}
+
+    def case(weights, allowed):
+        cases[f"input {len(cases)}"] = (weights, allowed)
+
+    def masked(allowed):
+        return (raw.exp() * allowed) / (raw.exp() * allowed).sum(dim=-1, keepdim=True).clamp_min(1e-30)
+
+    case(masked(full), full)
+    case(masked(causal), causal)
+    case(masked(later), later)
+    case(masked(full) * (1 + 3e-5), full)
+    case(masked(full) * (1 + 1e-3), full)
+    case(masked(full) * (1 - 1e-3), full)
+    case(raw, full)
+    case(raw.softmax(dim=-2), full)
+    case(masked(full) * causal, causal)
+    case(masked(full), causal)
+    case(masked(later) + 1 / length * (~later.any(dim=-1))[:, None], later)
+    case(masked(later), causal)
+    case(masked(full) / head, full)
+    tilted = masked(full)
+    tilted[:, :, 0], tilted[:, :, -1] = tilted[:, :, 0] + 1.3, tilted[:, :, -1] - 1.3
+    case(tilted, full)
+    traded = masked(full)
+    traded[-1, 0] = traded[-1, 0] * 1.5  # one row too much, the others less: the mean of the sums is right
+    traded[-1, 1:] = traded[-1, 1:] * (1 - 0.5 / max(length - 1, 1))
+    case(traded, full)
+    hidden = masked(full)
+    hidden[-1] = float("nan")
+    case(hidden, full)
+    one_nan = masked(full)
+    one_nan[-1, -1] = torch.tensor([float("nan")] + [1 / max(length - 1, 1)] * (length - 1))
+    case(one_nan, full)
+    for size in (-5e-5, 5e-5):  # in the last head alone, where nothing is allowed, or below 0
+        trace = masked(causal if size > 0 else full)
+        trace[-1, 0, -1], trace[-1, 0, 0] = size, trace[-1, 0, 0] + trace[-1, 0, -1] - size
+        case(trace, causal if size > 0 else full)
+    barely = masked(full)
+    barely[..., 0], barely[..., -1] = barely[..., 0] + barely[..., -1] + 1e-7, -1e-7
+    case(barely, full)
+    minus = masked(later)
+    minus[:, 0, :] = torch.linspace(-0.5, 0.5, length) if length > 1 else 0.3  # where nothing is allowed, sums 0
+    case(minus, later)
+    return {"weights": {name: one for name, (one, _) in cases.items()},
+            "allowed": {name: one for name, (_, one) in cases.items()}}  # fmt: skip
+
+
+def _maps_called(answer, weights, allowed):
+    return {name: _truth(answer(weights[name].clone(), allowed[name].clone())) for name in weights}
+
+
+def _map_by_sums(weights, allowed):
+    wanted = allowed.any(dim=-1).to(weights.dtype).expand(weights.shape[:-1])
+    sums = torch.isclose(weights.sum(dim=-1), wanted, rtol=0, atol=1e-4).all()
+    return bool(sums and not (weights * ~allowed).ne(0).any() and (weights >= -1e-6).all())
+
+
+def _map_in_loops(weights, allowed):
+    for head in weights:
+        for row, may in zip(head, allowed, strict=True):
+            outside, total = row[~may], row.sum().item()
+            if outside.ne(0).any() or not abs(total - float(may.any())) <= 1e-4 or not row.min() >= -1e-6:
+                return False
+    return True
+
+
+def _map_without(sums=True, signs=True, outside=True, axis=-1, wanted=None, limit=1e-4):
+    """The right questions, but for those that are left out, or asked otherwise."""
+
+    def answer(weights, allowed):
+        goal = allowed.any(dim=-1).to(weights.dtype) if wanted is None else wanted(allowed)
+        right = not sums or bool(((weights.sum(dim=axis) - goal).abs() <= limit).all())
+        right = right and (not outside or bool((weights[:, ~allowed] == 0).all()))
+        return bool(right and (not signs or (weights >= -1e-6).all()))
+
+    return answer
+
+
+def _ones(allowed):
+    return torch.ones(len(allowed))
+
+
+IS_A_MAP = Exercise(
+    key="09.1",
+    title="is it a map?",
+    name="is_a_map",
+    minutes=10,
+    level="easy",
+    inputs=_map_inputs,
+    returns="True or False",
+    run=_maps_called,
+    right=(_map_by_sums, _map_in_loops, _map_without()),
+    wrong=mistakes({
+        ROWS: {
+            "it sums over the queries: the columns, not the rows.": _map_without(axis=-2),
+            "negative weights are not looked for.": _map_without(signs=False),
+            "the sums are not looked at.": _map_without(sums=False),
+            "the mean of the sums is looked at; each row has to sum to 1 by itself.":
+                lambda weights, allowed: bool(
+                    (weights.sum(dim=-1).mean() - allowed.any(dim=-1).float().mean()).abs() <= 1e-4
+                    and (weights[:, ~allowed] == 0).all() and (weights >= -1e-6).all()
+                ),
+            "the smallest weight must be above 0; a weight of exactly 0 is fine where nothing is allowed.":
+                lambda weights, allowed: bool(_map_without()(weights, allowed) and (weights > 0).all()),
+        },
+        EXERCISE_MAP: {
+            "a row that may attend to nothing has to sum to 1 here; it holds zeros.": _map_without(wanted=_ones),
+            "rows that may attend to nothing are passed over; they have to hold zeros.":
+                lambda weights, allowed: _map_without(outside=False)(
+                    weights[:, allowed.any(dim=-1)], allowed[allowed.any(dim=-1)]
+                ) and bool((weights[:, allowed.any(dim=-1)] * ~allowed[allowed.any(dim=-1)] == 0).all()),
+            "a row of zeros is taken for right, whatever its query may attend to.":
+                lambda weights, allowed: bool(
+                    (((weights.sum(dim=-1) - 1).abs() <= 1e-4) | (weights == 0).all(dim=-1)).all()
+                    and (weights[:, ~allowed] == 0).all() and (weights >= -1e-6).all()
+                ),
+            "a weight where nothing is allowed is not looked for.": _map_without(outside=False),
+            "sums are compared exactly; what is rounded is refused.": _map_without(limit=0.0),
+            "the limit for sums is too wide.": _map_without(limit=1e-2),
+            "only head 0 is looked at.": lambda weights, allowed: _map_without()(weights[:1], allowed),
+            "NaN passes: it asks whether something is wrong, and NaN is never larger than a limit.":
+                lambda weights, allowed: not bool(
+                    ((weights.sum(dim=-1) - allowed.any(dim=-1).float()).abs() > 1e-4).any()
+                    or (weights[:, ~allowed].abs() > 0).any() or (weights < -1e-6).any()
+                ),
+            "a rounding below 0 is taken for a negative weight.":
+                lambda weights, allowed: bool(_map_without()(weights, allowed) and (weights >= 0).all()),
+        },
+    }),
+)  # fmt: skip
+
+
+# 09.2. All ten counts of a trial differ, and so do the counts with which the known mistakes would answer.
+
+
+def _counts(d, l, k):  # noqa: E741  the paper's letters
+    """{(name, biases): count}"""
+    found = {}
+    for bias in (0, 1):
+        values = d * d + bias * d
+        found["random", bool(bias)] = values + l * l
+        found["factorized random", bool(bias)] = values + 2 * l * k
+        found["narrow dot product", bool(bias)] = values + 2 * (d + bias) * k
+        found["dense", bool(bias)] = values + (d + bias) * d + (d + bias) * l
+        found["narrow dense", bool(bias)] = values + (d + bias) * l + (l + bias) * l
+    return found
+
+
+def _explain_inputs(draw):
+    while True:
+        d, l, k = draw.integer(7, 40), draw.integer(5, 30), draw.integer(2, 6)  # noqa: E741
+        counts = list(_counts(d, l, k).values())
+        strangers = [counts[0] + 1, counts[3] - 1, counts[5] + d * d, counts[8] - d, 2 * l * k]
+        if len(set(counts + strangers)) == 15 and len({d, l, k}) == 3 and min(strangers) > 0:
+            break
+    order = torch.randperm(15, generator=torch.Generator().manual_seed(d * l * k)).tolist()
+    values = [(counts + strangers)[i] for i in order]
+    return {"count": values, "d_model": d, "max_length": l, "rank": k}
+
+
+def _explained(answer, count, d_model, max_length, rank):
+    said = {}
+    for number in count:
+        result = answer(number, d_model, max_length, rank)
+        if result is not None:
+            if not isinstance(result, (tuple, list)) or len(result) != 2 or not isinstance(result[0], str):
+                raise TypeError("the result should be a tuple of a name and True or False, or None")
+            result = f"{result[0]}, {'with' if _truth(result[1]) else 'without'} biases"
+        said[f"for the count {number}"] = result or "none"
+    return said
+
+
+def _explain_listed(count, d_model, max_length, rank):
+    return next((key for key, found in _counts(d_model, max_length, rank).items() if found == count), None)
+
+
+def _explain_solved(count, d_model, max_length, rank):
+    d, l, k = d_model, max_length, rank  # noqa: E741
+    for bias in (0, 1):
+        rest = count - d * d - bias * d
+        tries = {
+            "random": rest == l * l,
+            "factorized random": rest == 2 * l * k,
+            "narrow dot product": rest == 2 * k * (d + bias),
+            "dense": rest == (d + l) * (d + bias),
+            "narrow dense": rest == l * (d + bias) + l * (l + bias),
+        }
+        for name, fits in tries.items():
+            if fits:
+                return name, bool(bias)
+    return None
+
+
+def _explain_with(change):
+    """An answer that looks the count up in a table that `change` has spoiled."""
+
+    def answer(count, d_model, max_length, rank):
+        table = change(_counts(d_model, max_length, rank), d_model, max_length, rank)
+        return next((key for key, found in table.items() if found == count), None)
+
+    return answer
+
+
+def _nearest(count, d_model, max_length, rank):
+    table = _counts(d_model, max_length, rank)
+    return min(table, key=lambda key: abs(table[key] - count))
+
+
+def _renamed(one, other):
+    names = {one: other, other: one}
+
+    def answer(count, d_model, max_length, rank):
+        result = _explain_listed(count, d_model, max_length, rank)
+        return result and (names.get(result[0], result[0]), result[1])
+
+    return answer
+
+
+EXPLAIN = Exercise(
+    key="09.2",
+    title="the count tells",
+    name="explain",
+    minutes=15,
+    level="medium",
+    inputs=_explain_inputs,
+    returns="a tuple of a name and True or False, or None",
+    run=_explained,
+    right=(_explain_listed, _explain_solved),
+    wrong=mistakes({
+        COUNT: {
+            "the value projection is left out.":
+                _explain_with(lambda table, d, l, k: {
+                    key: count - d * d - key[1] * d for key, count in table.items()
+                }),
+            "the value projection is counted twice, as if there were an output projection.":
+                _explain_with(lambda table, d, l, k: {
+                    key: count + d * d + key[1] * d for key, count in table.items()
+                }),
+            "Factorized Random has two tables; one is counted.":
+                _explain_with(lambda table, d, l, k: {
+                    key: count - l * k * (key[0] == "factorized random") for key, count in table.items()
+                }),
+            "the narrow dot product has two projections; one is counted.":
+                _explain_with(lambda table, d, l, k: {
+                    key: count - (d + key[1]) * k * (key[0] == "narrow dot product") for key, count in table.items()
+                }),
+            "the two widths of Dense are exchanged: narrow is called plain, and plain narrow.":
+                _renamed("dense", "narrow dense"),
+            "the factors of Random and the projections of x are exchanged.":
+                _renamed("factorized random", "narrow dot product"),
+        },
+        LISTING: {
+            "the answer is the layer whose count is nearest; it has to fit exactly.": _nearest,
+            "layers with biases are not recognised.":
+                _explain_with(lambda table, d, l, k: {key: count for key, count in table.items() if not key[1]}),
+            "layers without biases are not recognised.":
+                _explain_with(lambda table, d, l, k: {key: count for key, count in table.items() if key[1]}),
+        },
+        EXERCISE_COUNT: {
+            "the value projection has a bias, too, if there are any.":
+                _explain_with(lambda table, d, l, k: {key: count - key[1] * d for key, count in table.items()}),
+            "a layer with two linear layers in a row has a bias in each; the hidden one is forgotten.":
+                _explain_with(lambda table, d, l, k: {
+                    key: count - key[1] * {"dense": d, "narrow dense": l}.get(key[0], 0)
+                    for key, count in table.items()
+                }),
+            "biases are counted by the inputs of a layer; each output has one.":
+                _explain_with(lambda table, d, l, k: {
+                    key: count + key[1] * {"narrow dot product": 2 * (d - k), "dense": d - l,
+                                           "narrow dense": d - l}.get(key[0], 0)
+                    for key, count in table.items()
+                }),
+            "the name is right; whether there are biases is turned round.":
+                lambda count, d_model, max_length, rank: (
+                    (found := _explain_listed(count, d_model, max_length, rank)) and (found[0], not found[1])
+                ),
+            "the layer with a table alone has biases, too: those of the values.":
+                _explain_with(lambda table, d, l, k: {
+                    key: count for key, count in table.items() if not (key[1] and "random" in key[0])
+                }),
+        },
+    }),
+)  # fmt: skip
+
+
+# 09.3. The order is no turn and does not undo itself. One trial has one head, one two tokens alone, where it must.
+
+
+def _law(reads, draw, head, length, d_model, scale=1.0):
+    """A score that keeps this law."""
+    if reads == NOTHING:
+        table = draw.normal(head, length, length)
+        return lambda x: table[:, : len(x), : len(x)]
+    one, other = draw.normal(head, d_model, d_model) * scale / d_model, draw.normal(head, d_model, length)
+    if reads == OWN_TOKEN:
+        return lambda x: (x @ one).relu() @ other
+    return lambda x: (x @ one) @ x.T
+
+
+def _moves_inputs(draw):
+    sizes = draw.sizes("head length d_model", low=4, high=7)
+    head, length, d_model = draw.in_turn(
+        [(sizes["head"], sizes["length"], sizes["d_model"]), (1, sizes["length"], sizes["d_model"]),
+         (sizes["head"], 2, sizes["d_model"])]
+    )  # fmt: skip
+    x = draw.normal(length, d_model)
+    order = torch.arange(length).roll(1)
+    if length > 2:
+        order[[0, 1]] = order[[1, 0]]
+    every, own, nothing = (_law(reads, draw, head, length, d_model) for reads in (EVERY_TOKEN, OWN_TOKEN, NOTHING))
+    row, column = draw.normal(head, 1, length), draw.normal(head, length, 1)
+    wrong_place = draw.normal(head, length, length)
+    scores = [
+        every,
+        own,
+        nothing,
+        lambda x: every(x) + own(x),
+        lambda x: own(x) + nothing(x),
+        lambda x: row.expand(head, len(x), len(x)),
+        lambda x: column.expand(head, len(x), len(x)) + 0 * x.sum(),
+        lambda x: torch.ones(head, len(x), len(x)) / len(x),
+        lambda x: (x.sum(dim=-1)[:, None] * column).expand(head, len(x), len(x)),
+        lambda x: own(x).transpose(1, 2),
+        lambda x: every(x) + 1e-6 * (x[0] * x[-1]).sum().sin(),
+        lambda x: nothing(x) + 0.01 * wrong_place * (x[0] - x[-1]).sum(),
+        lambda x: torch.cat([nothing(x)[:-1], own(x)[-1:]]),
+        lambda x: own(x) - own(x).mean(dim=-1, keepdim=True),
+        lambda x: nothing(x) + own(x) * (1 - torch.eye(len(x))),
+        lambda x: every(x).softmax(dim=-1),
+    ]
+    return {"score": _Named({f"score {i}": score for i, score in enumerate(scores)}), "x": x, "order": order}
+
+
+def _moves_said(answer, score, x, order):
+    said = {}
+    for name, one in score.functions.items():
+        heads = answer(one, x.clone(), order.clone())
+        kinds = (list, tuple, set)
+        if not isinstance(heads, kinds[:2]) or not all(isinstance(found, kinds) for found in heads):
+            raise TypeError("the result should be a list with a list of names for each head")
+        for head, found in enumerate(heads):
+            strangers = [str(law) for law in found if law not in (EVERY_TOKEN, OWN_TOKEN, NOTHING)]
+            if strangers:
+                raise ValueError(f"the result names {strangers}; the names are those of the docstring")
+            kept = [law for law in (EVERY_TOKEN, OWN_TOKEN, NOTHING) if law in found]
+            said[f"{name}, head {head}"] = " and ".join(kept) or "none"
+    return said
+
+
+LAWS = (EVERY_TOKEN, OWN_TOKEN, NOTHING)
+
+
+def _near(one, other):
+    """In each head: bool "head"."""
+    return (one - other).abs().amax(dim=(1, 2)) < 1e-4
+
+
+def _moves_with(expected=lambda before, order: {}, near=_near, reorder=lambda x, order: x[order]):
+    """The right way, or one with other expectations, another comparison, or another change of x."""
+
+    def answer(score, x, order):
+        before, after = score(x), score(reorder(x, order))
+        wanted = {law: moved(before, order, law) for law in LAWS} | expected(before, order)
+        holds = {law: near(after, wanted[law]) for law in LAWS}
+        return [[law for law in LAWS if holds[law][head]] for head in range(len(before))]
+
+    return answer
+
+
+_moves_right = _moves_with()
+
+
+def _moves_back(score, x, order):
+    found = []
+    for before, after in zip(score(x), score(x[order]), strict=True):
+        back = order.argsort()
+        undone = {EVERY_TOKEN: after[back][:, back], OWN_TOKEN: after[back], NOTHING: after}
+        found.append(tuple(law for law, one in undone.items() if torch.allclose(one, before, rtol=0, atol=1e-4)))
+    return tuple(found)
+
+
+def _moves_in_loops(score, x, order):
+    before, after, places = score(x).tolist(), score(x[order]).tolist(), order.tolist()
+    kept = [set(LAWS) for _ in before]
+    for head, laws in enumerate(kept):
+        for i, p in enumerate(places):
+            for j, q in enumerate(places):
+                old = {EVERY_TOKEN: before[head][p][q], OWN_TOKEN: before[head][p][j], NOTHING: before[head][i][j]}
+                laws -= {law for law in LAWS if abs(after[head][i][j] - old[law]) >= 1e-4}
+    return kept
+
+
+def _chosen(choose):
+    """Of the laws that hold, those that `choose` leaves, in each head."""
+    return lambda score, x, order: [choose(laws) for laws in _moves_right(score, x, order)]
+
+
+def _head_by_head(near):
+    """A comparison of two heads, query key -> bool, as one of all heads."""
+    return lambda one, other: torch.tensor([near(mine, right) for mine, right in zip(one, other, strict=True)])
+
+
+def _all_heads(laws_of_all):
+    return lambda score, x, order: [laws_of_all(_moves_right(score, x, order))] * len(score(x))
+
+
+MOVES_LIKE = Exercise(
+    key="09.3",
+    title="who moves with whom",
+    name="moves_like",
+    minutes=15,
+    level="medium",
+    inputs=_moves_inputs,
+    returns="a list with a list of names for each head",
+    run=_moves_said,
+    right=(_moves_right, _moves_back, _moves_in_loops),
+    wrong=mistakes({
+        MOVES: {
+            "for every token only the rows are moved; the columns go with the tokens, too.":
+                _moves_with(lambda before, order: {EVERY_TOKEN: before[:, order]}),
+            "for the own token the columns are moved, where it should be the rows.":
+                _moves_with(lambda before, order: {OWN_TOKEN: before[:, :, order]}),
+            "for the own token rows and columns are moved; the columns stay.":
+                _moves_with(lambda before, order: {OWN_TOKEN: before[:, order][:, :, order]}),
+            "it moves the first scores by the order that undoes this one.":
+                _moves_with(lambda before, order: {law: moved(before, order.argsort(), law) for law in LAWS}),
+            "the features of a token change places, not the tokens.":
+                _moves_with(reorder=lambda x, order: x[:, torch.arange(x.shape[1]).roll(1)]),
+            "the tokens never change places: it scores the same sentence twice.":
+                _moves_with(reorder=lambda x, order: x),
+        },
+        EXERCISE_MOVES: {
+            "it stops at the first law that holds; a head can keep more than one.": _chosen(lambda laws: laws[:1]),
+            "it stops at the last law that holds; a head can keep more than one.": _chosen(lambda laws: laws[-1:]),
+            "a head that keeps no law is said to read every token.": _chosen(lambda laws: laws or [EVERY_TOKEN]),
+            "it compares exactly; rounding is no difference.": _moves_with(near=_head_by_head(torch.equal)),
+            "all heads get the laws of head 0.": _all_heads(lambda heads: heads[0]),
+            "all heads are compared together; each should be asked by itself.":
+                _all_heads(lambda heads: [law for law in LAWS if all(law in laws for laws in heads)]),
+            "a law that one head keeps is given to all.":
+                _all_heads(lambda heads: [law for law in LAWS if any(law in laws for laws in heads)]),
+            "only row 0 of the scores is compared.":
+                _moves_with(near=_head_by_head(lambda one, other: (one[0] - other[0]).abs().max() < 1e-4)),
+            "differences are averaged, so that plus and minus cancel.":
+                _moves_with(near=_head_by_head(lambda one, other: (one - other).mean().abs() < 1e-4)),
+            "the numbers are sorted before they are compared: all places are lost.":
+                _moves_with(near=_head_by_head(lambda one, other: torch.allclose(
+                    one.flatten().sort().values, other.flatten().sort().values, atol=1e-4
+                ))),
+            "it compares sizes alone.": _moves_with(near=_head_by_head(lambda one, other: one.shape == other.shape)),
+        },
+    }),
+)  # fmt: skip
+
+
+# 09.4. Each layer hides its leak from some shortcut. One trial has a batch of one, one has one token.
+
+
+def _leaks_inputs(draw):
+    sizes = draw.sizes("batch length d_model", low=3, high=6)
+    batch, length, d_model = draw.in_turn([
+        (sizes["batch"], sizes["length"], sizes["d_model"]), (1, sizes["length"], sizes["d_model"]),
+        (sizes["batch"], 1, sizes["d_model"]),
+    ])  # fmt: skip
+    W, last = draw.normal(d_model, d_model) / d_model, torch.zeros(length, d_model)
+    last[-1, -1] = 3
+    first = last.flip(0, 1)
+
+    def centred(z):
+        return z - z.mean(dim=-1, keepdim=True)
+
+    def later(x):
+        return torch.cat([x[1:], 0 * x[:1]])
+
+    layers = [
+        lambda x: x @ W,
+        lambda x: (x @ W).softmax(dim=-1) * x.norm(dim=(1, 2), keepdim=True),
+        lambda x: (x[0] @ W).expand_as(x),
+        lambda x: x @ W + 0.5 * (x @ W).mean(dim=0),
+        lambda x: x @ W * (1 + x.square().mean(dim=0)),
+        lambda x: x @ W + centred(later(x)),
+        lambda x: x @ W + torch.cat([0 * x[:1], x[:-1, :1].expand(-1, x.shape[1], -1)]) * x.new_tensor(1.0),
+        lambda x: x @ W + centred(x[-1:]).square() * torch.tensor([1.0] + [0.0] * (len(x) - 1))[:, None, None],
+        lambda x: x @ W + 2e-5 * x.mean(dim=0),
+        lambda x: (x.cumsum(dim=0) - x) @ W + x,
+        lambda x: x @ W + last * x.mean(dim=0),
+        lambda x: x @ W + first * x.mean(dim=0),
+        lambda x: x @ W - 0.5 * x.mean(dim=0),
+        lambda x: (x @ W).softmax(dim=0),
+    ]
+    named = _Named({f"layer {i}": layer for i, layer in enumerate(layers)})
+    return {"layer": named, "x": draw.normal(batch, length, d_model)}
+
+
+def _leaks_said(answer, layer, x):
+    said = {}
+    for name, one in layer.functions.items():
+        pairs = answer(one, x.clone())
+        shaped = isinstance(pairs, (list, tuple, set)) and all(
+            isinstance(pair, (list, tuple)) and len(pair) == 2 and all(isinstance(n, Integral) for n in pair)
+            for pair in pairs
+        )
+        if not shaped:
+            raise TypeError("the result should be a list of pairs of whole numbers")
+        said[name] = [(int(who), int(whom)) for who, whom in sorted(pairs)]
+    return said
+
+
+def _shifted(x, n):
+    other = x.clone()
+    other[n] += torch.linspace(0.5, 1.5, other[n].numel()).view(other[n].shape)
+    return other
+
+
+def _leaks_with(change=_shifted, limit=1e-3, size=lambda z: z.abs().amax(dim=(1, 2)), pair=lambda moved, n: (moved, n),
+                keep=lambda moved, n: moved != n):  # fmt: skip
+    """Change one sample, see whose y moves: the right way, or with another change, limit, size or pair."""
+
+    def answer(layer, x):
+        before, pairs = layer(x), []
+        for n in range(len(x)):
+            distance = size(layer(change(x, n)) - before)
+            pairs += [pair(i, n) for i in range(len(x)) if keep(i, n) and distance[i] > limit]
+        return sorted(pairs)
+
+    return answer
+
+
+def _leaks_by_derivatives(layer, x):
+    found = torch.autograd.functional.jacobian(layer, x).abs().amax(dim=(1, 2, 4, 5)) > 1e-3
+    return [(i, n) for i in range(len(x)) for n in range(len(x)) if i != n and found[i, n]]
+
+
+def _leaks_one_by_one(layer, x):
+    pairs = set()
+    for moved_one in range(len(x)):
+        for n in range(len(x)):
+            other = x.clone()
+            for k, token in enumerate(other[n]):
+                token -= 0.7 + 0.1 * k + 0.05 * torch.arange(len(token))
+            if n != moved_one and not torch.allclose(layer(other)[moved_one], layer(x)[moved_one], rtol=0, atol=1e-3):
+                pairs.add((moved_one, n))
+    return pairs
+
+
+def _alike(x, n):
+    other = x.clone()
+    other[n] += 1
+    return other
+
+
+def _all_but(x, n):
+    other = x + torch.linspace(0.5, 1.5, x[0].numel()).view(x[0].shape)
+    other[n] = x[n]
+    return other
+
+
+def _up_to(x, n):
+    other = x.clone()
+    other[: n + 1] += torch.linspace(0.5, 1.5, other[n].numel()).view(other[n].shape)
+    return other
+
+
+def _last_number(x, n):
+    other = x.clone()
+    other[n, -1, -1] += 1
+    return other
+
+
+def _alone(layer, x):
+    together = layer(x)
+    apart = torch.cat([layer(x[n : n + 1]) for n in range(len(x))])
+    guilty = (together - apart).abs().amax(dim=(1, 2)) > 1e-3
+    return [(i, n) for i in range(len(x)) for n in range(len(x)) if i != n and guilty[i]]
+
+
+LEAKS = Exercise(
+    key="09.4",
+    title="alone or together",
+    name="leaks",
+    minutes=10,
+    level="easy",
+    inputs=_leaks_inputs,
+    returns="a list of pairs of whole numbers",
+    run=_leaks_said,
+    right=(_leaks_with(), _leaks_by_derivatives, _leaks_one_by_one),
+    wrong=mistakes({
+        ALONE: {
+            "each sample is run alone, which tells that something leaks, but not from whom.": _alone,
+            "all other samples change at once, so who disturbs whom is lost.": _leaks_with(change=_all_but),
+            "the samples before are changed as well and not put back.": _leaks_with(change=_up_to),
+            "it compares sizes alone: nothing is ever found.": lambda layer, x: [],
+            "every pair is called a leak.":
+                lambda layer, x: [(i, n) for i in range(len(x)) for n in range(len(x)) if i != n],
+        },
+        EXERCISE_ALONE: {
+            "all numbers grow alike; a layer that reads differences does not notice.": _leaks_with(change=_alike),
+            "only one number of the sample changes.": _leaks_with(change=_last_number),
+            "a pair names the changed sample first; it should name the moved one first.":
+                _leaks_with(pair=lambda moved, n: (n, moved)),
+            "a sample that depends on itself is no leak.": _leaks_with(keep=lambda moved, n: True),
+            "rounding is taken for a leak: the limit is too small.": _leaks_with(limit=1e-6),
+            "the limit is too large: weak leaks are missed.": _leaks_with(limit=0.5),
+            "the differences of a sample are averaged, so that plus and minus cancel.":
+                _leaks_with(size=lambda z: z.mean(dim=(1, 2)).abs()),
+            "only y of token 0 is looked at, and its first number.":
+                _leaks_with(size=lambda z: z[:, 0, 0].abs()),
+            "only pairs of neighbours are looked at.": _leaks_with(keep=lambda moved, n: abs(moved - n) == 1),
+            "only earlier samples are looked at as those that disturb.": _leaks_with(keep=lambda moved, n: n < moved),
+        },
+    }),
+)  # fmt: skip
+
+
+# 09.5. Sixteen boxes: eight sound, seven of the eight faults of the lesson and one new; sizes are drawn anew.
+
+SOUND = ("random", "dense", "factorized_dense", "factorized_random", "dot_product", "fixed_random", "dense",
+         "factorized_dense")  # fmt: skip
+FOUND_BY = {
+    "raw R": "rows",
+    "R is outside": "count",
+    "reshaped heads": "moves",
+    "diagonal": "learns",
+    "reads x": "count",
+    "tiled twice": "products",
+    "one row": "rank",
+    "first sample": "batch",
+    "largest of all": "batch",
+    "softmax over the queries": "rows",
+}
+
+
+@cache  # a box is run and never changed
+def _boxes(seed):
+    generator = torch.Generator().manual_seed(seed)
+
+    def pick(options):
+        return options[int(torch.randint(len(options), (1,), generator=generator))]
+
+    def claim(score):
+        head, d_head = pick([(2, 5), (3, 4), (3, 5), (4, 3)])
+        a, b = pick([(2, 4), (4, 2), (3, 3), (2, 6)])
+        options = {"factorized_random": {"rank": pick([2, 3])}, "factorized_dense": {"a": a, "b": b}}.get(score, {})
+        return Claim(score, head * d_head, head, a * b, bias=False, **options)
+
+    new = pick(list(UNSEEN))
+    faults = [name for name in FAULTS if FOUND_BY[name] != FOUND_BY[new]] + [new]
+    faults += [name for name in FAULTS if name not in faults][: 8 - len(faults)]
+    cases = [(None, score) for score in SOUND] + [(name, (FAULTS | UNSEEN)[name][0]) for name in faults]
+    order = torch.randperm(len(cases), generator=generator).tolist()
+    return tuple(_sealed(*cases[n], claim(cases[n][1]), seed + 17 * n) for n in order)
+
+
+def _sealed(fault, score, claim, seed):
+    layer = make(fault, claim, seed)
+    return seal(layer, claim)._replace(run=lambda x: layer(x)[:2])  # a function of this file travels to a grader
+
+
+def _audit_inputs(draw):
+    return {"box": list(_boxes(draw.integer(0, 10**6)))}
+
+
+def _verdicts(answer, box):
+    said = {}
+    for i, one in enumerate(box):
+        result = answer(Box(one.claim, one.run, dict(one.numbers)))
+        said[f"box {i}, which claims {one.claim.score}"] = result
+    return said
+
+
+def _look(box, tokens, seed=0):
+    """What the questions need: the box, its claim, x, y, the map, and an order of the positions."""
+    claim, generator = box.claim, torch.Generator().manual_seed(seed)
+    x = torch.randn(tokens, claim.max_length, claim.d_model, generator=generator)
+    y, weights = box.run(x)
+    return box, claim, x, y, weights, torch.randperm(claim.max_length, generator=generator)
+
+
+def _of_S(claim):
+    d, length, head = claim.d_model, claim.max_length, claim.head
+    return {
+        "dot_product": 2 * d * d, "random": head * length**2, "fixed_random": 0, "dense": d * d + d * length,
+        "factorized_dense": d * d + d * ((claim.a or 0) + (claim.b or 0)),
+        "factorized_random": 2 * head * length * (claim.rank or 0),
+    }[claim.score]  # fmt: skip
+
+
+def _trained(box):
+    return [tensor for tensor in box.numbers.values() if tensor.requires_grad]
+
+
+def _rows_hold(box, claim, x, y, weights, order):
+    return bool((weights >= 0).all() and ((weights.sum(dim=-1) - 1).abs() < 1e-3).all())
+
+
+def _count_holds(box, claim, x, y, weights, order):
+    return sum(tensor.numel() for tensor in _trained(box)) == _of_S(claim) + 2 * claim.d_model**2
+
+
+def _batch_holds(box, claim, x, y, weights, order):
+    alone = [box.run(x[n : n + 1]) for n in range(min(4, len(x)))]
+    return all(
+        (one[0] - y[n]).abs().max() < 1e-3 and (two[0] - weights[n]).abs().max() < 1e-4
+        for n, (one, two) in enumerate(alone)
+    )
+
+
+def _moves_hold(box, claim, x, y, weights, order):
+    after = box.run(x[:, order])[1]
+    return bool((after - moved(weights, order, READS[claim.score])).abs().max() < 1e-4)
+
+
+def _learns_holds(box, claim, x, y, weights, order):
+    probe = torch.randn(y.shape, generator=torch.Generator().manual_seed(1))
+    given = torch.autograd.grad((y * probe).sum(), _trained(box), retain_graph=True, allow_unused=True)
+    return all(one is not None and bool((one != 0).all()) for one in given)
+
+
+def _products_hold(box, claim, x, y, weights, order):
+    rows = weights.detach().flatten(0, 2).mul(1e5).round()
+    return claim.score != "factorized_dense" or max(len(row.unique()) for row in rows) == claim.max_length
+
+
+def _rank_holds(box, claim, x, y, weights, order):
+    return claim.score != "factorized_random" or bool((weights - weights[:, :, :1]).abs().max() > 1e-4)
+
+
+ASKED = {
+    "rows": _rows_hold,
+    "count": _count_holds,
+    "batch": _batch_holds,
+    "moves": _moves_hold,
+    "learns": _learns_holds,
+    "products": _products_hold,
+    "rank": _rank_holds,
+}
+
+
+def _verdict_with(tokens=16, order=tuple(ASKED), **changed):
+    """An answer that asks in this order, with this many samples, and some questions in another way."""
+
+    def answer(box):
+        seen = _look(box, tokens)
+        return next((name for name in order if not (ASKED | changed)[name](*seen)), "sound")
+
+    return answer
+
+
+def _without(question):
+    return _verdict_with(order=tuple(name for name in ASKED if name != question))
+
+
+def _verdict_by_size(box):
+    """The same questions, each in another way."""
+    claim = box.claim
+    x = torch.randn(24, claim.max_length, claim.d_model, generator=torch.Generator().manual_seed(5))
+    y, weights = box.run(x)
+    if not torch.allclose(weights.sum(dim=-1), torch.ones(()), atol=1e-4) or weights.min() < -1e-6:
+        return "rows"
+    if sum(tensor.numel() for tensor in _trained(box)) != claim.counts()[0]:
+        return "count"
+    again = [torch.cat(parts) for parts in zip(*(box.run(part) for part in x.chunk(8)), strict=True)]
+    if not (torch.allclose(again[0], y, atol=1e-3) and torch.allclose(again[1], weights, atol=1e-4)):
+        return "batch"
+    P = torch.eye(claim.max_length).roll(1, dims=0)
+    P[[0, 1]] = P[[1, 0]]
+    wanted = {EVERY_TOKEN: P @ weights @ P.T, OWN_TOKEN: P @ weights, NOTHING: weights}[READS[claim.score]]
+    if not torch.allclose(box.run(P @ x)[1], wanted, atol=1e-4):
+        return "moves"
+    loss = (y * x.roll(1, dims=0)).sum()
+    for tensor in _trained(box):
+        (grad,) = torch.autograd.grad(loss, tensor, retain_graph=True, allow_unused=True)
+        if grad is None or grad.eq(0).any():
+            return "learns"
+    values = weights.detach().mul(1e5).round()
+    if claim.score == "factorized_dense" and all(len(row.unique()) < len(row) for row in values.flatten(0, 2)):
+        return "products"
+    return "rank" if claim.score == "factorized_random" and len(values[0, 0].unique(dim=0)) == 1 else "sound"
+
+
+def _count_anything(box, claim, x, y, weights, order):
+    return sum(tensor.numel() for tensor in box.numbers.values()) == _of_S(claim) + 2 * claim.d_model**2
+
+
+def _moves_exactly(box, claim, x, y, weights, order):
+    return torch.equal(box.run(x[:, order])[1], moved(weights, order, READS[claim.score]))
+
+
+def _batch_exactly(box, claim, x, y, weights, order):
+    return all(torch.equal(box.run(x[n : n + 1])[0][0], y[n]) for n in range(4))
+
+
+def _rows_by_columns(box, claim, x, y, weights, order):
+    return bool(((weights.sum(dim=-2) - 1).abs() < 1e-3).all())
+
+
+def _moves_as(reads):
+    def moves(box, claim, x, y, weights, order):
+        after = box.run(x[:, order])[1]
+        return bool((after - moved(weights, order, reads.get(claim.score, READS[claim.score]))).abs().max() < 1e-4)
+
+    return moves
+
+
+def _on_all(question):
+    """A question that belongs to one claim, asked of every box."""
+
+    def asked(box, claim, x, y, weights, order):
+        rows = weights.detach().mul(1e5).round()
+        return all(len(row.unique()) == claim.max_length for row in rows[0, 0]) and question(
+            box, claim, x, y, weights, order
+        )
+
+    return asked
+
+
+VERDICT = Exercise(
+    key="09.5",
+    title="the audit",
+    name="verdict",
+    minutes=30,
+    level="hard",
+    inputs=_audit_inputs,
+    returns="the name of a question, or sound",
+    run=_verdicts,
+    forbidden=(audit,),
+    trials=2,
+    right=(_verdict_with(), _verdict_by_size),
+    wrong=mistakes({
+        ROWS: {
+            "the sums of the rows are not asked.": _without("rows"),
+            "every box is accused of its rows: is it the columns that are summed?":
+                _verdict_with(rows=_rows_by_columns),
+        },
+        COUNT: {
+            "the numbers are not counted.": _without("count"),
+            "numbers that are saved and not trained are counted with the trained ones.":
+                _verdict_with(count=_count_anything),
+            "value and output projection are left out of the count.":
+                _verdict_with(count=lambda box, claim, *seen: (
+                    sum(tensor.numel() for tensor in _trained(box)) == _of_S(claim)
+                )),
+        },
+        MOVES: {
+            "order is not asked about: nobody changes places.": _without("moves"),
+            "every box has to move as if its rows read their own token.":
+                _verdict_with(moves=_moves_as(dict.fromkeys(READS, OWN_TOKEN))),
+            "the dot product is expected to move its rows alone; its columns move as well.":
+                _verdict_with(moves=_moves_as({"dot_product": OWN_TOKEN})),
+        },
+        ALONE: {
+            "no sample is run alone and in company: a batch of one is no company.": _without("batch"),
+        },
+        DERIVATIVES: {
+            "nobody asks whether every single number has a gradient; a tensor with some is not enough.":
+                _without("learns"),
+        },
+        MORE: {
+            "the different weights of a row are not counted.": _without("products"),
+            "nobody asks whether the rows differ.": _without("rank"),
+        },
+        EXERCISE_AUDIT: {
+            "rounding is taken for a fault: what moves is compared exactly.": _verdict_with(moves=_moves_exactly),
+            "rounding is taken for a fault: y alone is compared exactly with y in company.":
+                _verdict_with(batch=_batch_exactly),
+            "the dear questions come first, so the name is not that of the first one that fails.":
+                _verdict_with(order=tuple(reversed(ASKED))),
+            "every box is called sound, as by somebody who looks at the shapes alone.": lambda box: "sound",
+        },
+        PREDICT: {
+            "each row has to hold different weights in every box; the claims do not promise that to all.":
+                _verdict_with(products=_on_all(_products_hold)),
+        },
+    }),
+)  # fmt: skip
+
+
+# 09.6. Judged on what the library's audit finds, and on whether y is still linear in x.
+
+
+def _impostor_inputs(draw):
+    sizes = draw.sizes("head d_head max_length", low=3, high=6)
+    return {"d_model": sizes["d_model"], "head": sizes["head"], "max_length": sizes["max_length"]}
+
+
+def _impostor_run(answer, d_model, head, max_length):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layer = answer(d_model, head, max_length)
+        if not isinstance(layer, nn.Module):
+            raise TypeError(f"the result should be a module, an object of a class, but is a {type(layer).__name__}")
+        claim = Claim("random", d_model, head, max_length, bias=False)
+        fails = [name for seed in range(2) for name in audit(layer, claim, seed=seed).fails]
+        layer.eval()
+        missed = 0.0
+        with torch.no_grad():
+            for _ in range(5):
+                one, other = torch.randn(2, 3, max_length, d_model)
+                missed = max(missed, (layer(one + other)[0] - layer(one)[0] - layer(other)[0]).abs().max().item())
+    return {
+        "what the audit says": f"it fails {' and '.join(dict.fromkeys(fails))}" if fails else "nothing",
+        "the y of a sum": "not the sum of the two y" if missed > 0.01 else "the sum of the two y",
+    }
+
+
+class _Wrapped(nn.Module):
+    """The library's Random, with something done before and behind."""
+
+    def __init__(self, sizes, before=lambda x: x, behind=lambda y, weights, x: (y, weights), score="random", **options):
+        super().__init__()
+        d_model, head, max_length = sizes
+        self.inner = Attention(d_model, head, max_length, score, **{"bias": False, **options})
+        self.before, self.behind = before, behind
+
+    def forward(self, x):
+        return self.behind(*self.inner(self.before(x)), x)
+
+
+def _wrapped(**options):
+    return lambda d_model, head, max_length: _Wrapped((d_model, head, max_length), **options)
+
+
+class _SineOfMeans(nn.Module):
+    """Random, written anew, with a sine behind the means."""
+
+    def __init__(self, d_model, head, max_length):
+        super().__init__()
+        self.R = nn.Parameter(torch.randn(head, max_length, max_length))
+        self.value, self.output = (nn.Linear(d_model, d_model, bias=False) for _ in range(2))
+
+    def forward(self, x):
+        weights = self.R[:, : x.shape[1], : x.shape[1]].softmax(dim=-1).expand(len(x), -1, -1, -1)
+        value = self.value(x).unflatten(-1, (len(self.R), -1)).transpose(1, 2)
+        mixed = weights @ value
+        return self.output((mixed + 0.5 * mixed.sin()).transpose(1, 2).flatten(2)), weights
+
+
+class _Learned(_Wrapped):
+    def __init__(self, *sizes):
+        super().__init__(sizes)
+        self.bend = nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        y, weights = self.inner(x)
+        return y + self.bend * y.abs(), weights
+
+
+IMPOSTOR = Exercise(
+    key="09.6",
+    title="pass, and be wrong",
+    name="impostor",
+    minutes=20,
+    level="hard",
+    inputs=_impostor_inputs,
+    returns="what the audit says, and whether y is linear",
+    run=_impostor_run,
+    right=(
+        _wrapped(behind=lambda y, weights, x: (y + 0.5 * y.abs(), weights)),
+        _wrapped(before=lambda x: x + 0.3 * x**3),
+        lambda d_model, head, max_length: _SineOfMeans(d_model, head, max_length),
+        _wrapped(behind=lambda y, weights, x: (y * (1 + x.square().mean(dim=(1, 2), keepdim=True)), weights)),
+    ),
+    wrong=mistakes({
+        LIBRARY: {
+            "y is still linear in x: it is Random, or does something that Random may do.": _wrapped(),
+            "there is a parameter too many, and the count tells.":
+                lambda d_model, head, max_length: _Learned(d_model, head, max_length),
+        },
+        ROWS: {
+            "the map is no map any more: its rows do not sum to 1.":
+                _wrapped(behind=lambda y, weights, x: (y + 0.5 * y.abs(), 2 * weights)),
+        },
+        ALONE: {
+            "y looks at the other samples: it shows when a sample is alone.":
+                _wrapped(behind=lambda y, weights, x: (y + y.square().mean(dim=0), weights)),
+        },
+        DERIVATIVES: {
+            "y does not depend on all that it should: numbers or tokens are cut off.":
+                _wrapped(before=lambda x: torch.cat([x[:, :1] * 0, x[:, 1:].abs()], dim=1)),
+        },
+        MOVES: {
+            "the map depends on the tokens, which the map of Random does not.":
+                _wrapped(behind=lambda y, weights, x: (
+                    y + 0.5 * y.abs(), (weights.log() + x[:, None, :, :1] * x[:, None, None, :, 0]).softmax(dim=-1)
+                )),
+        },
+        STRETCH: {
+            "y has a bias: that is no linear layer, but the count of biases tells.": _wrapped(bias=True, score="dense"),
+            "each call gives something else; the audit calls twice.":
+                _wrapped(behind=lambda y, weights, x: (y + torch.rand_like(y), weights)),
+        },
+    }),
+)  # fmt: skip
+
+EXERCISES = [IS_A_MAP, EXPLAIN, MOVES_LIKE, LEAKS, VERDICT, IMPOSTOR]

@@ -1,0 +1,192 @@
+"""Sealed layers for chapter 09: some compute what they claim, others do not, and all have the right shapes.
+
+Do not read on before you have done the chapter. Every fault is one that stood in public code, made anew here from one
+sentence. A box shows its claim, what comes out for an input, and the numbers that it saves, and nothing else.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from synth_lib.attention import Attention
+from synth_lib.checks.audit import Claim
+from synth_lib.scores import Dense, FactorizedDense, FactorizedRandom, Random
+
+
+class Box(NamedTuple):
+    """A sealed layer.
+
+    Attributes:
+        claim: a `Claim`.
+        run: run(x), x "batch length d_model", gives y "batch length d_model" and its map "batch head query key".
+        numbers: the tensors that the layer saves, by names that say nothing; it trains those with requires_grad.
+    """
+
+    claim: Claim
+    run: object
+    numbers: dict
+
+
+class RawR(Attention):
+    """The softmax is missing: R itself multiplies the values."""
+
+    def forward(self, x):
+        weights = self.score(x).expand(len(x), -1, -1, -1)
+        value = self.value(x).unflatten(-1, (self.head, -1)).transpose(1, 2)
+        return self.output((weights @ value).transpose(1, 2).flatten(2)), weights
+
+
+class OutsideR(Random):
+    """R is a plain tensor: no Parameter and no buffer."""
+
+    def __init__(self, d_model, head, max_length, **options):
+        super().__init__(d_model, head, max_length, **options)
+        R = self.R.detach()
+        del self.R
+        self.R = R
+
+
+class ReshapedHeads(Dense):
+    """Query and head are exchanged by a reshape, where a transposition belongs."""
+
+    def rows(self, x, keys, length, start=0):
+        right = super().rows(x, keys, length, start)
+        return right.transpose(1, 2).reshape(right.shape)
+
+
+class DiagonalHidden(Dense):
+    """An index stands twice on one operand of einsum, so it takes the diagonal of W1."""
+
+    def rows(self, x, keys, length, start=0):
+        hidden = self._split_heads(torch.einsum("bld,dd->bld", x, self.hidden.weight)).relu()
+        return hidden @ self.weight[:, :, :length]
+
+
+class ReadsTokens(FactorizedRandom):
+    """R1 and R2 are two projections of x: a narrow dot product, under another name."""
+
+    reads_tokens = True
+
+    def __init__(self, d_model, head, max_length, **options):
+        super().__init__(d_model, head, max_length, **options)
+        self.R1, self.R2 = (nn.Parameter(torch.empty(head, d_model, self.R1.shape[-1])) for _ in range(2))
+
+    def rows(self, x, keys, length, start=0):
+        return (x[:, None] @ self.R1) @ (x[:, None] @ self.R2).transpose(2, 3)
+
+
+class TiledTwice(FactorizedDense):
+    """Both short lists are tiled, where one is to be repeated."""
+
+    def rows(self, x, keys, length, start=0):
+        hidden = self._split_heads(self.hidden(x)).relu()
+        A, B = hidden @ self.weight_a, hidden @ self.weight_b
+        return (A.repeat(1, 1, 1, self.b) * B.repeat(1, 1, 1, self.a))[..., :length]
+
+
+class OneRow(FactorizedRandom):
+    """Both factors carry the key axis: one row, the same for every query."""
+
+    def rows(self, x, keys, length, start=0):
+        row = (self.R1 * self.R2).sum(dim=-1)[:, None, :length]
+        return row.expand(-1, x.shape[1], -1)[None]
+
+
+class FirstSample(Attention):
+    """A step that once gave a tuple gives a tensor now, and the [0] behind it takes the first sample."""
+
+    def forward(self, x):
+        y, weights = super().forward(x[0].expand_as(x))
+        return y, weights
+
+
+class LargestOfAll(Attention):
+    """The map is made from x divided by the largest number of the whole batch."""
+
+    def forward(self, x):
+        scores = self.score(x / x.abs().max())
+        weights = scores.softmax(dim=-1)
+        value = self.value(x).unflatten(-1, (self.head, -1)).transpose(1, 2)
+        return self.output((weights @ value).transpose(1, 2).flatten(2)), weights
+
+
+class QuerySoftmax(Attention):
+    """The softmax runs along the queries: the columns sum to 1."""
+
+    def forward(self, x):
+        weights = self.score(x).expand(len(x), -1, -1, -1).softmax(dim=-2)
+        value = self.value(x).unflatten(-1, (self.head, -1)).transpose(1, 2)
+        return self.output((weights @ value).transpose(1, 2).flatten(2)), weights
+
+
+FAULTS = {  # in short: the S that the layer claims, the class that is broken
+    "raw R": ("random", RawR),
+    "R is outside": ("random", OutsideR),
+    "reshaped heads": ("dense", ReshapedHeads),
+    "diagonal": ("dense", DiagonalHidden),
+    "reads x": ("factorized_random", ReadsTokens),
+    "tiled twice": ("factorized_dense", TiledTwice),
+    "one row": ("factorized_random", OneRow),
+    "first sample": ("dense", FirstSample),
+}
+UNSEEN = {  # not in the lesson, for the exercises
+    "largest of all": ("dense", LargestOfAll),
+    "softmax over the queries": ("dot_product", QuerySoftmax),
+}
+LETTERS = {
+    "A": "raw R", "B": "R is outside", "C": "reshaped heads", "D": None, "E": "diagonal", "G": "reads x",
+    "H": "tiled twice", "I": "one row", "J": "first sample",
+}  # fmt: skip
+
+
+def make(fault, claim, seed=0):
+    """A layer with this fault, a name of FAULTS or UNSEEN, or None for a sound one, that makes this `claim`.
+
+    Its numbers come from the seed, 0.1 to 0.5 and -0.5 to -0.1, and are the same on every machine.
+
+    Raises:
+        ValueError: there is no such fault, or the claim has biases, which boxes have not.
+    """
+    if fault is not None and fault not in FAULTS | UNSEEN:
+        raise ValueError(f"there is no fault {fault!r}; there are {', '.join(FAULTS | UNSEEN)}")
+    if claim.bias:
+        raise ValueError("a box has no biases: make its claim with bias=False")
+    names = {"rank": claim.rank, "a": claim.a, "b": claim.b}
+    options = {name: value for name, value in names.items() if value is not None}
+    kind = (FAULTS | UNSEEN)[fault][1] if fault else Attention
+    sizes = claim.d_model, claim.head, claim.max_length
+    with torch.random.fork_rng(devices=[]):  # what torch draws first is overwritten
+        if issubclass(kind, Attention):
+            layer = kind(*sizes, claim.score, causal=claim.causal, bias=False, **options)
+        else:
+            options |= {"bias": False} if issubclass(kind, (Dense, FactorizedDense)) else {}
+            layer = Attention(*sizes, kind(*sizes, **options), causal=claim.causal, bias=False)
+    generator = torch.Generator().manual_seed(seed)
+    outside = [layer.score.R] if isinstance(layer.score, OutsideR) else []
+    with torch.no_grad():
+        for tensor in [*layer.state_dict().values(), *outside]:
+            size = torch.randint(1, 6, tensor.shape, generator=generator) / 10
+            tensor.copy_(size * (1 - 2 * torch.randint(0, 2, tensor.shape, generator=generator)))
+    return layer.eval()
+
+
+def seal(layer, claim):
+    """A module as a Box: it can be run and weighed, and not looked into."""
+    numbers = layer.state_dict(keep_vars=True).values()
+    return Box(claim, lambda x: layer(x)[:2], {f"tensor {i}": tensor for i, tensor in enumerate(numbers)})
+
+
+def box(letter, causal=False):
+    """The box of the chapter with this letter: width 12, three heads, at most 8 tokens.
+
+    Raises:
+        ValueError: there is no such letter.
+    """
+    if letter not in LETTERS:
+        raise ValueError(f"there is no box {letter!r}; there are {', '.join(LETTERS)}")
+    fault = LETTERS[letter]
+    score = FAULTS[fault][0] if fault else "factorized_dense"
+    options = {"factorized_random": {"rank": 2}, "factorized_dense": {"a": 2, "b": 4}}.get(score, {})
+    claim = Claim(score, d_model=12, head=3, max_length=8, causal=causal, bias=False, **options)
+    return seal(make(fault, claim, seed=ord(letter)), claim)
