@@ -397,8 +397,8 @@ FAMILY = (
     _last_row_reads_itself, _last_number, _first_number,
     _changes_cancel, _only_key_1, _only_diagonal, _only_up, _only_down, _sentence_up, _sentence_down,
     _quiet, _trembling, _rounding, _token_0_alone, _above_the_limit, _well_above_the_limit,
-    _above_the_limit_on_large_scores, _below_the_limit, _one_entry, _rounded_dot_product, _rounded_dense, _detached, _highest_key,
-    _behind_a_layer_norm, _behind_a_rounded_layer_norm, _differences_of_the_numbers, _differences_of_the_tokens,
+    _above_the_limit_on_large_scores, _below_the_limit, _one_entry, _rounded_dot_product, _rounded_dense, _detached,
+    _highest_key, _behind_a_layer_norm, _behind_a_rounded_layer_norm, _differences_of_the_numbers, _differences_of_the_tokens,
     _direction_alone, _size_alone,
 )  # fmt: skip
 
