@@ -340,6 +340,12 @@ def _below_the_limit(x):
     return _random(x).repeat(1, 16, 1, 1) + 8e-6 * _odd(x)
 
 
+def _adds_up_from_below_the_limit(x):
+    """No token alone moves a score by enough; several together do, as in another sentence."""
+    together = _odd(x).sum(dim=2, keepdim=True).expand(-1, -1, x.shape[1], -1)
+    return _random(x).repeat(1, 16, 1, 1) + 8e-6 * together
+
+
 def _one_entry(x):
     """Many heads, and one number of them moves, a little."""
     scores = _random(x).repeat(len(x), 32, 1, 1)
@@ -375,6 +381,10 @@ def _behind_a_rounded_layer_norm(x):
     return _dot_product(torch.nn.functional.layer_norm(x, x.shape[-1:]).round(decimals=1))
 
 
+def _squares_behind_a_layer_norm(x):
+    return _dense(torch.nn.functional.layer_norm(x, x.shape[-1:]).square())
+
+
 def _differences_of_the_numbers(x):
     return _every_key((x.diff(dim=-1) * torch.arange(1, x.shape[-1])).sum(dim=-1))
 
@@ -398,8 +408,9 @@ FAMILY = (
     _changes_cancel, _only_key_1, _only_diagonal, _only_up, _only_down, _sentence_up, _sentence_down,
     _quiet, _trembling, _rounding, _token_0_alone, _above_the_limit, _well_above_the_limit,
     _above_the_limit_on_large_scores, _below_the_limit, _one_entry, _rounded_dot_product, _rounded_dense, _detached,
-    _highest_key, _behind_a_layer_norm, _behind_a_rounded_layer_norm, _differences_of_the_numbers, _differences_of_the_tokens,
-    _direction_alone, _size_alone,
+    _highest_key, _behind_a_layer_norm, _behind_a_rounded_layer_norm, _squares_behind_a_layer_norm,
+    _differences_of_the_numbers, _differences_of_the_tokens, _direction_alone, _size_alone,
+    _adds_up_from_below_the_limit,
 )  # fmt: skip
 
 
@@ -544,7 +555,7 @@ def _row_in_loops(score, x, other):
     own = others = False
     for n in range(x.shape[1]):
         moved = x.clone()
-        moved[0, n] = 0.4 - 2 * moved[0, n]  # a token of zeros or ones changes, too
+        moved[0, n] = 0.4 * torch.arange(len(moved[0, n])) - 2 * moved[0, n]  # a token of zeros or ones changes, too
         before, after = score(x), score(moved)
         for i in range(x.shape[1]):
             if not torch.allclose(after[:, :, i], before[:, :, i], rtol=0, atol=1e-5):
