@@ -760,7 +760,7 @@ def _budget_inputs(draw):
     names = [*NAMES[first:], *NAMES[:first]]
     if draw.in_turn((False, False, True, False)):
         names = [name for name in names if name != "random"]
-    longest = draw.in_turn((draw.integer(35, 70), draw.integer(400, 900), draw.integer(35, 70), 1))
+    longest = draw.in_turn((draw.integer(35, 70), draw.integer(800, 950), draw.integer(35, 70), 1))
     room = [_bill(names, d_model, head, longest + more, rank) for more in (0, 1)]
     budget = draw.in_turn((room[0], room[1] - 1, sum(room) // 2, room[0]))
     return {"names": names, "d_model": d_model, "head": head, "rank": rank, "budget": budget}
