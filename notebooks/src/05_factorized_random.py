@@ -6,7 +6,7 @@
 #
 # - **Before you start:** chapters [00](00_start_here.ipynb) to [04](04_factorized_dense.ipynb). To predict before
 #   you look, hide the stored outputs: *Edit*, *Clear Outputs of All Cells* (Colab: *Clear all outputs*).
-# - **Time:** about 115 minutes, 70 of them for the four exercises; the stretch exercise takes 45 more.
+# - **Time:** about 110 minutes, 70 of them for the four exercises; the stretch exercise takes 45 more.
 # - **Level:** medium.
 # - **Of use elsewhere:** the scores of the dot product have a rank, too, at most `d_head`, so all that you learn here
 #   about rank and softmax holds for them. And LoRA, a common way to fine-tune large models, learns the change of

@@ -148,9 +148,7 @@ MIXED_MAP = Exercise(
         },
         LIMIT: {
             "only the part with the largest logit is used.":
-                lambda maps, logits: torch.broadcast_to(
-                    maps[int(logits.argmax())], torch.broadcast_shapes(*(weights.shape for weights in maps))
-                ).clone(),
+                lambda maps, logits: maps[int(logits.argmax())].expand_as(sum(maps)).clone(),
         },
         EQUATIONS: {
             "these are mixed scores; the softmax along the keys is missing.":
@@ -340,6 +338,12 @@ def _below_the_limit(x):
     return _random(x).repeat(1, 16, 1, 1) + 8e-6 * _odd(x)
 
 
+def _adds_up_from_below_the_limit(x):
+    """No token alone moves a score by enough; several together do, as in another sentence."""
+    together = _odd(x).sum(dim=2, keepdim=True).expand(-1, -1, x.shape[1], -1)
+    return _random(x).repeat(1, 16, 1, 1) + 8e-6 * together
+
+
 def _one_entry(x):
     """Many heads, and one number of them moves, a little."""
     scores = _random(x).repeat(len(x), 32, 1, 1)
@@ -375,6 +379,10 @@ def _behind_a_rounded_layer_norm(x):
     return _dot_product(torch.nn.functional.layer_norm(x, x.shape[-1:]).round(decimals=1))
 
 
+def _squares_behind_a_layer_norm(x):
+    return _dense(torch.nn.functional.layer_norm(x, x.shape[-1:]).square())
+
+
 def _differences_of_the_numbers(x):
     return _every_key((x.diff(dim=-1) * torch.arange(1, x.shape[-1])).sum(dim=-1))
 
@@ -397,9 +405,10 @@ FAMILY = (
     _last_row_reads_itself, _last_number, _first_number,
     _changes_cancel, _only_key_1, _only_diagonal, _only_up, _only_down, _sentence_up, _sentence_down,
     _quiet, _trembling, _rounding, _token_0_alone, _above_the_limit, _well_above_the_limit,
-    _above_the_limit_on_large_scores, _below_the_limit, _one_entry, _rounded_dot_product, _rounded_dense, _detached, _highest_key,
-    _behind_a_layer_norm, _behind_a_rounded_layer_norm, _differences_of_the_numbers, _differences_of_the_tokens,
-    _direction_alone, _size_alone,
+    _above_the_limit_on_large_scores, _below_the_limit, _one_entry, _rounded_dot_product, _rounded_dense, _detached,
+    _highest_key, _behind_a_layer_norm, _behind_a_rounded_layer_norm, _squares_behind_a_layer_norm,
+    _differences_of_the_numbers, _differences_of_the_tokens, _direction_alone, _size_alone,
+    _adds_up_from_below_the_limit,
 )  # fmt: skip
 
 
@@ -544,7 +553,7 @@ def _row_in_loops(score, x, other):
     own = others = False
     for n in range(x.shape[1]):
         moved = x.clone()
-        moved[0, n] = 0.4 - 2 * moved[0, n]  # a token of zeros or ones changes, too
+        moved[0, n] = 0.4 * torch.arange(len(moved[0, n])) - 2 * moved[0, n]  # a token of zeros or ones changes, too
         before, after = score(x), score(moved)
         for i in range(x.shape[1]):
             if not torch.allclose(after[:, :, i], before[:, :, i], rtol=0, atol=1e-5):
@@ -749,7 +758,7 @@ def _budget_inputs(draw):
     names = [*NAMES[first:], *NAMES[:first]]
     if draw.in_turn((False, False, True, False)):
         names = [name for name in names if name != "random"]
-    longest = draw.in_turn((draw.integer(35, 70), draw.integer(400, 900), draw.integer(35, 70), 1))
+    longest = draw.in_turn((draw.integer(35, 70), draw.integer(800, 950), draw.integer(35, 70), 1))
     room = [_bill(names, d_model, head, longest + more, rank) for more in (0, 1)]
     budget = draw.in_turn((room[0], room[1] - 1, sum(room) // 2, room[0]))
     return {"names": names, "d_model": d_model, "head": head, "rank": rank, "budget": budget}
