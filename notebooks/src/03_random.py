@@ -290,8 +290,8 @@ print("sums of the rows, cut after: ", [f"{total:.2f}" for total in cut_after.su
 def newest_tokens(R, value, query):
     """Equation (4) for the last tokens of a text, where no token looks at a later one.
 
-    R: the scores, head max_length max_length. value: batch head key d_head, of all tokens of the text from its
-    beginning; key is at most max_length. query: how many of them are new, 1 to key.
+    R: the scores, head max_length max_length, each between -20,000 and 20,000. value: batch head key d_head, of all
+    tokens of the text from its beginning; key is at most max_length. query: how many of them are new, 1 to key.
     Returns the result of the new tokens alone, batch head query d_head, in the order of the text. Each averages the
     values of the tokens before it and of itself. The weights of these, and of no others, sum to 1.
     """
@@ -334,7 +334,8 @@ check("03.1", newest_by_mask)
 # <details><summary>Hint 2: the shape is right, the values are not</summary>
 #
 # Take values that are all 1. Whatever R is, every result must be 1, because the weights of a row sum to 1. If it is
-# less, you cut after the softmax. If it is 1, then look at which row you use, and at where you cut it.
+# less, you cut after the softmax. If it is 1, then look at which row you use, and at where you cut it. NaN? `exp` of a
+# large score is infinite in 32 bits; the softmax of torch sees to that.
 #
 # </details>
 # <details><summary>Hint 3: must I loop?</summary>
@@ -503,14 +504,14 @@ except ValueError as error:
 # ### Exercise 03.2: scores for a shift
 #
 # *12 minutes, medium.* Write the scores yourself. The check puts them through a softmax and looks at the map, for
-# several offsets and for a small and a large error.
+# several offsets and errors.
 
 # %% exercise="03.2" points=2
 def shift_scores(length, offset, error):
     """Scores whose softmax along the keys is a shift.
 
     length: the number of positions, at least 2. offset: less than length either way, negative for "look back". error:
-    between 0 and 1. Returns scores, query key, float32. After the softmax, row i has
+    between 0.000001 and 0.999. Returns scores, query key, float32. After the softmax, row i has
         the weight 1 - error at key i + offset, and error shared evenly by all other keys;
         or the weight 1 / length everywhere, if there is no position i + offset.
     """
@@ -804,7 +805,8 @@ def steps_needed(start, weight, learning_rate, factor):
     """The least number of Adam steps in which one key of a row gets from the weight `start` to `weight`.
 
     0 < start < weight < 1. The other keys have equal weights. In each step the score of the wanted key rises
-    by factor * learning_rate, and all others fall by as much. No weight decay. Returns a whole number.
+    by factor * learning_rate, and all others fall by as much; factor may be below 1. No weight decay. Returns a whole
+    number.
     """
     ### BEGIN SOLUTION
     distance = math.log(weight / (1 - weight)) - math.log(start / (1 - start))
@@ -888,8 +890,8 @@ for kind, answers in {"Parameter": (1, 1, 1), "buffer": (1, 1, 0), "plain tensor
 class RandomScores(nn.Module):
     """Scores of which some heads are trained and the others stay as they start, whatever the optimizer does.
 
-    R: the scores to start from, head max_length max_length; it is left alone, also when the module is trained.
-    fixed: bool, head; True for a head that stays. All that the module needs is saved, moved and converted with it.
+    R: the scores to start from, head max_length max_length. fixed: bool, head; True for a head that stays. Of both the
+    module keeps copies. Every tensor that it needs is saved, moved and converted with it.
 
     forward(x), with x: batch length d_model, of which the length alone is read: scores, 1 head query key, the heads in
     the order of R.
@@ -913,7 +915,7 @@ check("03.4", RandomScores)
 
 # %% [markdown] solution="03.4"
 # The optimizer may do what it likes with the whole parameter: for a fixed head nobody reads it, `where` takes the
-# buffer. Each of the three is a copy, and a buffer also where it is only a mask. To freeze a head by its gradient would
+# buffer. Each of the three is a copy, and a mask is a buffer, too. To freeze a head by its gradient would
 # not do: weight decay moves a number without one. The second way has no spare numbers: a parameter of the learning
 # heads, a buffer of the others, and the place where each head is found.
 
@@ -949,7 +951,8 @@ check("03.4", RandomScoresInTwoParts)
 # <details><summary>Hint 3: the check lists what is "not so"</summary>
 #
 # Ask it yourself, with two heads: train for one step with `torch.optim.AdamW(module.parameters(), weight_decay=0.5)`
-# and print the scores before and after, and the R that you gave. Is every tensor in `state_dict()`, the mask too?
+# and print the scores before and after, and the R that you gave. Is every tensor in `state_dict()`, the mask too? Does
+# anything change that you gave, if you change the tensors of the module in place?
 #
 # </details>
 
@@ -1055,23 +1058,26 @@ assert equal(*results) and all(equal(*pair) for pair in zip(*gradients, strict=T
 # the check asks only for what the docstring says. The series asks this because what a map may know is decided by what
 # it must not notice: one that follows every shift is a convolution, one that follows every shuffle knows no positions.
 #
-# `x[order]` puts the token `order[i]` at position `i`. The plain average follows every shuffle; what else is there?
+# `x[order]` puts the token `order[i]` at position `i`; some may keep their places. The plain average follows every
+# shuffle. What else is there, and when is there nothing else?
 
 # %% exercise="03.5" points=1
 def following_scores(order):
     """Scores whose map follows the shuffle `order`: averaging shuffled values gives the old result, shuffled.
 
-    order: int64, length: each position once, and no position keeps its place.
+    order: int64, length: each position once. length is at most 100.
     Returns scores, query key, float32, with length rows and columns. After the softmax along the keys, called weights:
         weights @ value[order] is (weights @ value)[order], for every value (key d_model);
         every row has one weight of at least 0.9, and never at its own position.
+    Returns None where no scores do that.
     """
     ### BEGIN SOLUTION
-    length = len(order)
-    scores = torch.zeros(length, length)
-    for i in range(length):
-        scores[i, order[i]] = 9.0
-    return scores
+    staying = (order == torch.arange(len(order))).nonzero().flatten()
+    if len(staying) == 1:
+        return None
+    looks_at = order.clone()
+    looks_at[staying] = staying.roll(1)
+    return 9.0 * nn.functional.one_hot(looks_at, len(order)).float()
     ### END SOLUTION
 
 # %% check="03.5"
@@ -1080,15 +1086,23 @@ check("03.5", following_scores)
 # %% [markdown] solution="03.5"
 # Row $i$ of the first line says: what position $i$ gives to $j$, position order$[i]$ must give to order$[j]$. If each
 # position looks where the shuffle sends it, to order$[i]$, then order$[i]$ looks at order$[$order$[i]]$, and that is
-# what is asked. Looking back along the same way does as well, and so does any sharp map that steps a fixed number of
-# times along the shuffle, as long as nobody arrives at itself.
+# what is asked. A position that stays must give the same to $j$ and to order$[j]$, so its large weight can only lie at
+# another one that stays: they look at each other in a circle, and one alone has nobody. The second way looks back along
+# the shuffle; it writes weights, and takes logarithms.
 
 # %% solution="03.5"
 def following_backwards(order):
     length = len(order)
-    back = torch.empty_like(order)
-    back[order] = torch.arange(length)
-    return 9.0 * nn.functional.one_hot(back, length).float()
+    staying = [i for i in range(length) if order[i] == i]
+    weights = torch.full((length, length), 0.05 / length)
+    for i in range(length):
+        if order[i] != i:
+            weights[order[i], i] = 0.95
+        elif len(staying) > 1:
+            weights[i, staying[staying.index(i) - 1]] = 0.95
+        else:
+            return None
+    return weights.log()
 
 
 check("03.5", following_backwards)
@@ -1106,9 +1120,14 @@ check("03.5", following_backwards)
 # Which maps of the circle does a turn leave alone?
 #
 # </details>
-# <details><summary>Hint 3: my map is not sharp</summary>
+# <details><summary>Hint 3: a position keeps its place</summary>
 #
-# You return scores: a 1 is a gap of 1. The section on gaps says how large it has to be.
+# Your equation for $f$ holds for it as well. If $i$ stays, what does it say of $f(i)$?
+#
+# </details>
+# <details><summary>Hint 4: my map is not sharp</summary>
+#
+# You return scores: a 1 is a gap of 1. The section on gaps says how large it has to be, among `length` keys.
 #
 # </details>
 

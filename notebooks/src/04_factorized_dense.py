@@ -294,7 +294,7 @@ def count_products(stretch, a, b):
 
     stretch: a function. stretch(A, B) multiplies one number of A with one number of B at each position. It
         takes tensors of any dtype with a and b numbers, and returns the row, of a * b numbers.
-    a, b: whole numbers of at least 1.
+    a, b: whole numbers from 1 to 60.
     Returns a whole number.
     """
     ### BEGIN SOLUTION
@@ -328,7 +328,8 @@ check("04.2", count_pair_by_pair)
 # </details>
 # <details><summary>Hint 2: my count is too small</summary>
 #
-# Two different pairs have the same product: 2 · 6 and 3 · 4, or 2 · 3 and 3 · 2, or (-2) · (-3) and 2 · 3.
+# Two different pairs have the same product: 2 · 6 and 3 · 4, or 2 · 3 and 3 · 2, or (-2) · (-3) and 2 · 3. Another
+# count each time? Where the lists are long, random numbers of 32 bits meet.
 #
 # </details>
 # <details><summary>Hint 3: my count is too large</summary>
@@ -524,7 +525,7 @@ def scores_at(x, W1, b1, WA, bA, WB, bB, positions):
 
     x: batch length d_model. W1: d_model (head d_head), b1: (head d_head).
     WA: head d_head tile, bA: head tile. WB: head d_head repeat, bB: head repeat.
-    positions: key, int64, in any order; each is at least 0 and below tile * repeat.
+    positions: key, int64, in any order; each is at least 0 and below tile * repeat, and may come again.
     Returns the scores, batch head query key: entry n of the last axis belongs to the position positions[n].
     """
     ### BEGIN SOLUTION
@@ -663,7 +664,7 @@ print(f"Factorized Dense over Dense: scores {shares[0]:.2f}, whole layer {shares
 def best_length(longest):
     """The max_length from `longest` to `longest` + 8 that gives Factorized Dense the fewest parameters.
 
-    longest: a whole number of at least 1.
+    longest: a whole number from 1 to 1,100.
     Returns three whole numbers, (max_length, a, b), with a * b equal to max_length and a at most b. If several
     lengths cost the same, the shortest of them.
     """
@@ -948,9 +949,9 @@ check("04.5", can_be_rebuilt)
 def lists_for(wanted):
     """Two lists whose row gives the weight to the wanted positions, in equal shares.
 
-    wanted: repeat tile, bool: the picture of the row, True where weight is wanted; at least one is.
-    Returns a tuple (A, B), tile and repeat, such that softmax(products) gives each of the n wanted positions
-    at least 0.99 / n. Returns None where no two lists do that.
+    wanted: repeat tile, bool: the picture of the row, True where weight is wanted; at least one is. repeat and
+    tile are at most 5. Returns a tuple of two tensors (A, B), tile and repeat, such that softmax(products) in 32 bits
+    gives each of the n wanted positions at least 0.99 / n. Returns None where no two lists do that.
     """
     ### BEGIN SOLUTION
     b, a = wanted.shape

@@ -6,7 +6,7 @@ import torch
 from einops import einsum
 from torch import nn
 
-from synth_lib.checks.compare import differ
+from synth_lib.checks.compare import differ, kind_of
 from synth_lib.checks.exercise import Exercise, Reads, mistakes
 from synth_lib.lab.starts import shifted_scores
 
@@ -26,7 +26,9 @@ GROUPS = "The same inside a model"
 STATE = "State: Parameter, buffer, plain tensor"
 
 
-# 03.1. Fewer sentences than heads, so that an R cut to the size of the batch runs. Each size of 1 comes in a trial.
+# 03.1. Fewer sentences than heads, so that an R cut to the size of the batch runs. Each size of 1 comes in a trial, and
+# an R that is as long as the text. Where some tokens are new, the scores of one head reach what the docstring allows, and
+# those of later tokens are far above the others.
 
 
 def _newest_inputs(draw):
@@ -34,12 +36,16 @@ def _newest_inputs(draw):
     batch, head = sorted((sizes["batch"], sizes["head"]))
     key, max_length = sorted((sizes["length"], sizes["max_length"]))
     query = draw.integer(2, key - 1)
-    batch, head, query = draw.in_turn(((batch, head, query), (batch, head, 1), (1, 1, key)))
-    return {
-        "R": draw.normal(head, max_length, max_length),
-        "value": draw.normal(batch, head, key, sizes["d_head"]),
-        "query": query,
-    }
+    batch, head, query, d_head, max_length = draw.in_turn((
+        (batch, head, query, sizes["d_head"], max_length),
+        (batch, head, 1, sizes["d_head"], max_length),
+        (1, 1, key, 1, key),
+    ))
+    R = draw.normal(head, max_length, max_length)
+    if 1 < query < key:
+        R[-1] += 200 * torch.ones(max_length, max_length).triu(1)
+        R[-1] += 19_700 * (-1.0) ** (torch.arange(max_length)[:, None] - key + 1)  # the last but one: below 0
+    return {"R": R, "value": draw.normal(batch, head, key, d_head), "query": query}
 
 
 def _newest_in_loops(R, value, query):
@@ -64,13 +70,12 @@ def _newest_masked(R, value, query):
 def _newest_number_by_number(R, value, query):
     batch, head, key, d_head = value.shape
     y = torch.zeros(batch, head, query, d_head)
-    for b in range(batch):
-        for h in range(head):
-            for n in range(query):
-                i = key - query + n
-                total = sum(exp(R[h, i, j]) for j in range(i + 1))
-                for j in range(i + 1):
-                    y[b, h, n] += exp(R[h, i, j]) / total * value[b, h, j]
+    for h, rows in enumerate(R.tolist()):
+        for n in range(query):
+            scores = rows[key - query + n][: key - query + n + 1]
+            exponentials = [exp(score - max(scores)) for score in scores]
+            for j, exponential in enumerate(exponentials):
+                y[:, h, n] += exponential / sum(exponentials) * value[:, h, j]
     return y
 
 
@@ -98,6 +103,28 @@ def _newest_alone(R, i, key, query):
     return torch.cat([torch.zeros(len(R), first), R[:, i, first : i + 1].softmax(dim=-1)], dim=-1)
 
 
+def _newest_old_alone(R, i, key, query):
+    scores = R[:, i, : i + 1].clone()
+    scores[:, key - query : i] = float("-inf")
+    return scores.softmax(dim=-1)
+
+
+def _newest_divided(R, i, key, query):
+    weights = R[:, i, :key].softmax(dim=-1)[:, : i + 1]
+    return weights / weights.sum(dim=-1, keepdim=True)
+
+
+def _newest_plain_exponentials(R, i, key, query):
+    exponentials = R[:, i, : i + 1].exp()
+    return exponentials / exponentials.sum(dim=-1, keepdim=True)
+
+
+def _after_another(answer, R, value, query):
+    """The second call of two: an answer that keeps something of an earlier text of the same size is found out."""
+    answer(R=R.flip(1), value=value.clone(), query=query)
+    return answer(R=R, value=value, query=query)
+
+
 def _row(R, i, key, query):
     return R[:, i, : i + 1].softmax(dim=-1)
 
@@ -109,6 +136,7 @@ NEWEST_TOKENS = Exercise(
     minutes=15,
     level="medium",
     inputs=_newest_inputs,
+    run=_after_another,
     returns="batch head query d_head",
     properties=(Reads("value", 0, 0, "sentence"), Reads("value", 1, 1, "head"), Reads("R", 0, 1, "head")),
     right=(_newest_in_loops, _newest_masked, _newest_number_by_number),
@@ -127,6 +155,16 @@ NEWEST_TOKENS = Exercise(
             "the last rows of R are used; the text may be shorter than R.":
                 _newest(lambda R, i, key, query: R[:, R.shape[-1] - key + i, : i + 1].softmax(dim=-1)),
             "a new token looks at the new tokens alone; those before them count as well.": _newest(_newest_alone),
+            "a new token does not look at the new ones before it.": _newest(_newest_old_alone),
+            "the softmax runs over later scores as well, and what is left is divided by its sum: if a later score is "
+            "far above the others, nothing is left. Cut first.": _newest(_newest_divided),
+            "the softmax comes before the cut, and what is left is divided by its sum, or by a small number: if a "
+            "later score is far above the others, nothing is left.":
+                _newest(lambda R, i, key, query: _newest_divided(R, i, key, query).nan_to_num(0.0)),
+            "the scores of later tokens are set to a number that is small, but not below all scores.":
+                lambda R, value, query: (
+                    _masked(R, value.shape[2], fill=-1e4).softmax(dim=-1)[:, value.shape[2] - query :] @ value
+                ),
             "the first new token looks at position 0 alone, the second at two positions, and so on.":
                 _newest(lambda R, i, key, query: R[:, i, : i - key + query + 1].softmax(dim=-1)),
             "a token does not look at itself.": _newest(lambda R, i, key, query: R[:, i, :i].softmax(dim=-1)),
@@ -165,6 +203,8 @@ NEWEST_TOKENS = Exercise(
                 _newest_of_masked(lambda scores: scores.flatten(1).softmax(dim=1).view_as(scores)),
             "queries and keys are swapped in R: a row should belong to a token that attends.":
                 _newest(lambda R, i, key, query: R[:, : i + 1, i].softmax(dim=-1)),
+            "the exponential of a large score is infinite in 32 bits, and that of a small one 0. The softmax of torch "
+            "first takes the largest score of a row away from all.": _newest(_newest_plain_exponentials),
             "the scores are divided by their sum as they are; the softmax first makes each one positive.":
                 _newest(lambda R, i, key, query: R[:, i, : i + 1] / R[:, i, : i + 1].sum(dim=-1, keepdim=True)),
         },
@@ -203,13 +243,16 @@ def _shift_inputs(draw):
 
 
 def _shift_run(answer, length, offset, error):
-    """Both directions, the identity, the shortest sentence, and an error so large that the gap is negative."""
+    """Both directions, the identity, the shortest sentence, an error so large that the gap is negative, and a tiny one.
+
+    The logarithms of the maps are compared: there a small weight counts as much as a large one.
+    """
     maps = []
-    asked = ((length, offset, error), (length, -offset, error), (length, 0, error))
-    for size, positions, share in (*asked, (2, 1 if offset > 0 else -1, error), (length, offset, 1 - error)):
+    asked = [(length, offset, error), (length, -offset, error), (length, 0, error), (2, 1 if offset > 0 else -1, error)]
+    for size, positions, share in (*asked, (length, offset, 0.999), (length, offset, 1e-6)):
         scores = answer(length=size, offset=positions, error=share)
         is_table = isinstance(scores, torch.Tensor) and scores.is_floating_point() and scores.dim() > 0
-        maps.append(scores.softmax(dim=-1) if is_table else scores)
+        maps.append(scores.log_softmax(dim=-1) if is_table else scores)
     return tuple(maps)
 
 
@@ -273,6 +316,11 @@ def _shift_never_position_0(length, offset, error):
     return scores
 
 
+def _shift_or_itself(length, offset, error):
+    scores = _shift_diagonal(length, offset, error)
+    return scores + (scores == 0).all(dim=1, keepdim=True) * _diagonal(length, 0, _gap(length, error))
+
+
 def _shift_clamped(length, offset, error):
     scores = torch.zeros(length, length)
     for i in range(length):
@@ -290,9 +338,10 @@ SHIFT_SCORES = Exercise(
     returns=(
         "the map after the softmax for the offset, the map after the softmax for the opposite offset, "
         "the map after the softmax for the offset 0, the map after the softmax for two positions, "
-        "the map after the softmax for a large error"
+        "the map after the softmax for a large error, the map after the softmax for a tiny error"
     ),
     forbidden=(shifted_scores,),
+    trials=2,
     right=(_shift_diagonal, _shift_in_loops, _shift_logarithms),
     run=_shift_run,
     wrong=mistakes({
@@ -330,6 +379,8 @@ SHIFT_SCORES = Exercise(
                 lambda length, offset, error: _diagonal(length, offset, _gap(length, 1 - error)),
             "the gap is never below 0; with a large error the wanted key gets less than the others.":
                 lambda length, offset, error: _diagonal(length, offset, max(_gap(length, error), 0.0)),
+            "the gap never goes past 10; the smaller the error is, the larger it has to be.":
+                lambda length, offset, error: _diagonal(length, offset, min(_gap(length, error), 10.0)),
         },
         SHIFTS: {
             "it shifts in the wrong direction; or rows and columns are swapped, which is the same here.":
@@ -346,6 +397,7 @@ SHIFT_SCORES = Exercise(
                 _shift_negative_index,
             "rows whose key would lie outside look at the last position inside; they should be uniform.":
                 _shift_clamped,
+            "rows whose key would lie outside look at themselves; they should be uniform.": _shift_or_itself,
             "the offset is not used: every position looks at itself.":
                 lambda length, offset, error: _diagonal(length, 0, _gap(length, error)),
         },
@@ -353,7 +405,8 @@ SHIFT_SCORES = Exercise(
 )  # fmt: skip
 
 
-# 03.3. The exact number of steps is well above a whole one, so that rounding to the nearest is rounding down.
+# 03.3. The exact number of steps is well above a whole one, so that rounding to the nearest is rounding down. Weights
+# on both sides of one half, a long way with a factor below 1, and one step alone come in turn.
 
 
 def _gap_of(weight):
@@ -366,15 +419,21 @@ def _exact_steps(start, weight, learning_rate, factor):
 
 
 def _steps_inputs(draw):
+    start, weight, factor, least, most = draw.in_turn((
+        ((1, 30), (55, 99), (3, 12), 40, 1000),  # of few steps, two mistakes can be the same whole number
+        ((1, 30), (36, 49), (3, 12), 40, 1000),
+        ((0.0002, 0.0009), (99.97, 99.99), (0.5, 0.5), 5000, 30_000),
+        ((10, 60), (15, 65), (3, 12), 0, 1),
+    ))
     while True:
         inputs = {
-            "start": draw.integer(1, 30) / 100,
-            "weight": draw.integer(*draw.in_turn(((55, 97), (36, 49), (97, 99)))) / 100,
-            "learning_rate": draw.integer(2, 9) / 1000,
-            "factor": draw.integer(3, 12),
+            "start": draw.integer(*(round(end * 10_000) for end in start)) / 1_000_000,
+            "weight": draw.integer(*(round(end * 10_000) for end in weight)) / 1_000_000,
+            "learning_rate": draw.integer(2, 9) / (10_000 if least > 1000 else 1000),
+            "factor": draw.integer(*(round(end * 2) for end in factor)) / 2,
         }
         exact = _exact_steps(**inputs)
-        if 0.15 < exact % 1 < 0.4 and exact > 40:  # of few steps, two mistakes can be the same whole number
+        if 0.15 < exact % 1 < 0.4 and least < exact < most:
             return inputs
 
 
@@ -397,10 +456,9 @@ def _steps_by_softmax(start, weight, learning_rate, factor):
     scores[0] = log(start)
     directions = torch.full_like(scores, -1)
     directions[0] = 1
-    steps = 0
-    while (scores + steps * learning_rate * factor * directions).softmax(dim=0)[0] < weight:
-        steps += 1
-    return steps
+    steps = torch.arange(30_000)[:, None]
+    reached = (scores + steps * learning_rate * factor * directions).softmax(dim=1)[:, 0] >= weight
+    return int(reached.int().argmax())
 
 
 LEAST_STEPS = Exercise(
@@ -411,6 +469,7 @@ LEAST_STEPS = Exercise(
     level="medium",
     inputs=_steps_inputs,
     returns="a whole number",
+    trials=4,
     right=(_steps_formula, _steps_counted, _steps_by_softmax),
     wrong=mistakes({
         DISTANCE: {
@@ -426,6 +485,14 @@ LEAST_STEPS = Exercise(
                 ),
             "it is one step short: a part of a step cannot be made, so the number is never rounded down.":
                 lambda start, weight, learning_rate, factor: floor(_exact_steps(start, weight, learning_rate, factor)),
+            "it is one step too many: with the step before, the weight is already reached.":
+                lambda start, weight, learning_rate, factor: (
+                    ceil(_exact_steps(start, weight, learning_rate, factor)) + 1
+                ),
+            "the end is a gap, but the start is only the logarithm of its weight; what do the other keys have?":
+                lambda start, weight, learning_rate, factor: ceil(
+                    (_gap_of(weight) - log(start)) / (2 * learning_rate * factor)
+                ),
             "the start is not used. How much of the way has the score behind it, or how far behind is it?":
                 lambda start, weight, learning_rate, factor: ceil(_gap_of(weight) / (2 * learning_rate * factor)),
             "the start is a weight, and a weight is taken from a gap; turn the start into a gap as well.":
@@ -469,6 +536,10 @@ LEAST_STEPS = Exercise(
                 lambda start, weight, learning_rate, factor: ceil(
                     _exact_steps(start, weight, learning_rate, factor) / log(10)
                 ),
+            "the logarithm has the base 2; the softmax has the base e.":
+                lambda start, weight, learning_rate, factor: ceil(
+                    _exact_steps(start, weight, learning_rate, factor) / log(2)
+                ),
         },
         STEP: {
             "it lets the weight move by the learning rate. What Adam moves are the scores.":
@@ -480,7 +551,8 @@ LEAST_STEPS = Exercise(
 )  # fmt: skip
 
 
-# 03.4. The same questions are put to every kind, and answered in words, so that a message can say which one failed.
+# 03.4. The same questions are put to every kind, and answered in words, so that a message can say which one failed. The
+# steps are those of Adam's first one, with weight decay, written out: an optimizer of torch takes a second to begin.
 
 
 def _state_inputs(draw):
@@ -499,30 +571,40 @@ def _state_run(answer, R, fixed):
 
 def _state_of(answer, R, fixed):
     given, mask, x = R.clone(), fixed.clone(), torch.ones(2, R.shape[-1] - 1, 5)
-    module, fresh = answer(R=given, fixed=mask), answer(R=R + 1, fixed=fixed.clone())
     converted = answer(R=R.clone(), fixed=fixed.clone()).double()(x.double())
+    module, fresh = answer(R=given, fixed=mask), answer(R=R + 1, fixed=fixed.clone())
     scores = module(x).detach().clone()
+    whole, first = module(torch.ones(1, R.shape[-1], 3)).detach(), module(x[:, :1]).detach()
+    at_all_lengths = torch.equal(whole, R[None]) and torch.equal(first, R[None, :, :1, :1])
     fresh.load_state_dict(module.state_dict())
-    saved = differ(fresh(x).detach(), scores) is False
+    kept = [*module.named_parameters(), *module.named_buffers()]
+    shared = {tensor.untyped_storage().data_ptr() for tensor in (given, mask)}
     held = [value for part in module.modules() for value in vars(part).values()]
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     moved = []  # by the gradient alone, then with weight decay
     for decay in (0.0, 0.5):
         result = module(x)
-        if result.requires_grad and trained:
+        if result.requires_grad:
             result.square().sum().backward()
-            torch.optim.AdamW(trained, lr=0.1, weight_decay=decay).step()
+        with torch.no_grad():
+            for parameter in trained:
+                if parameter.grad is not None:
+                    parameter -= 0.1 * (parameter.grad.sign() + decay * parameter)
+                    parameter.grad = None
         after = module(x).detach()
         comparable = after.shape == scores.shape == (1, *R[:, :-1, :-1].shape)
         moved.append((after != scores)[0] if comparable else torch.zeros_like(R[:, :-1, :-1], dtype=torch.bool))
     state = {
-        "saved": saved,
+        "saved": differ(fresh(x).detach(), scores) is False and {name for name, _ in kept} <= {*module.state_dict()},
         "converted": converted.dtype == torch.float64,
         "moved along": not any(isinstance(value, torch.Tensor) for value in held),
         "heads that learn are trained": bool(moved[0][~fixed].all()),
         "heads that stay are not trained": not moved[0][fixed].any(),
         "weight decay leaves them alone": not moved[1][fixed].any(),
         "the R that was given stays as it was": torch.equal(given.detach(), R) and not given.requires_grad,
+        "copies are kept": not any(tensor.untyped_storage().data_ptr() in shared for _, tensor in kept),
+        "right for the longest x, and for one token": at_all_lengths or scores.shape != (1, *R[:, :-1, :-1].shape),
+        "of x the length alone is read": differ(module(x / 0 - x / 0).detach(), after) is False,
     }
     missing = [wish for wish, is_so in state.items() if not is_so]  # alone: a message is cut at some length
     return scores, f"not so: {'; '.join(missing)}" if missing else "all is so"
@@ -626,6 +708,7 @@ RANDOM_STATE = Exercise(
         _kept(_store(R=lambda R, fixed: R[~fixed]), _put_in),
     ),
     run=_state_run,
+    trials=2,
     wrong=mistakes({
         STATE: {
             "R is a plain tensor: nobody saves, moves or trains it.":
@@ -633,6 +716,10 @@ RANDOM_STATE = Exercise(
             "every head is trained, also those that should stay.": _kept(_store()),
             "every head is trained, in one parameter that shares its memory with the R that was given.":
                 _kept(_store(R=lambda R, fixed: R)),
+            "a buffer is what was given, R or fixed, and not a copy: whoever changes one changes the other.":
+                _kept(_store(start=lambda m, value: m.register_buffer("start", value)), _choose),
+            "the parameter, the buffer and the R that was given share their memory, so training moves all three.":
+                _kept(_store(start=lambda m, value: m.register_buffer("start", value), R=lambda R, fixed: R), _choose),
             "no head is trained: R is a buffer as a whole, or something cuts its gradient off.":
                 _kept(lambda module, R, fixed: module.register_buffer("R", R.clone())),
             "the heads that should stay get no gradient, but they are in a parameter, and weight decay moves them.":
@@ -649,7 +736,7 @@ RANDOM_STATE = Exercise(
                 _kept(_store(mask=_plain("fixed")), _choose),
             "the heads that stay are kept in a plain tensor: saving and moving lose them.":
                 _kept(_store(start=_plain("start")), _choose),
-            "the heads that stay are not saved: their buffer is left out, or the module does not know the tensor.":
+            "a buffer is left out when the module is saved, or the module does not know the tensor.":
                 _kept(_store(start=lambda m, value: m.register_buffer("start", value.clone(), False)), _choose),
             "the heads that learn start from zeros instead of R.":
                 _kept(_store(R=lambda R, fixed: torch.zeros_like(R)), _choose),
@@ -674,27 +761,34 @@ RANDOM_STATE = Exercise(
 )  # fmt: skip
 
 
-# 03.5. Judged by counts that are 0 for every right answer. One pair of positions always changes places.
+# 03.5. Judged by counts that are 0 for every right answer. One pair of positions always changes places, and three more
+# go round; of the others none, one, some or all keep their places. With one that stays there is no such map.
 
 
 def _shuffle_inputs(draw):
-    length = draw.integer(5, 8)
-    cycle = (torch.randperm(length, generator=torch.Generator().manual_seed(draw.integer(0, 10**6)))).tolist()
-    order = torch.empty(length, dtype=torch.int64)
-    for one in (cycle[:2], cycle[2:]):
-        order[one] = torch.tensor(one[1:] + one[:1])
+    stays, moves = draw.in_turn((
+        (0, draw.integer(9, 12)),
+        (1, draw.integer(5, 8)),
+        (draw.integer(3, 4), draw.integer(70, 80)),
+        (draw.integer(2, 5), 0),
+    ))
+    positions = draw.normal(stays + moves).argsort()
+    order = torch.arange(stays + moves)
+    for one in (positions[:moves][:2], positions[:moves][2:5], positions[:moves][5:]):
+        order[one] = one.roll(-1)
     return {"order": order}
 
 
 def _shuffle_run(answer, order):
+    answer(order=order.flip(0))  # an answer that keeps this one for later shuffles of as many positions is found out
     scores, length = answer(order=order), len(order)
     if not isinstance(scores, torch.Tensor) or scores.shape != (length, length) or not scores.is_floating_point():
-        kind = f"{scores.dtype} {tuple(scores.shape)}" if isinstance(scores, torch.Tensor) else type(scores).__name__
-        return kind, -1, -1, -1.0
+        kind = f"{scores.dtype} {tuple(scores.shape)}" if isinstance(scores, torch.Tensor) else kind_of(scores)
+        return "None" if scores is None else kind, 0, 0, 0.9
     weights = scores.detach().softmax(dim=-1)
-    strays = ~torch.isclose(weights, weights[order][:, order], atol=1e-4, rtol=0)  # NaN is close to nothing
+    strays = ~torch.isclose(weights, weights[order][:, order], atol=1e-9, rtol=1e-3)  # NaN is close to nothing
     largest = weights.amax(dim=-1).min().nan_to_num(-1.0).item()
-    kind = f"{scores.dtype} {tuple(scores.shape)}"
+    kind = f"scores, {scores.dtype} {tuple(scores.shape)}"
     return kind, int(strays.sum()), int((weights.diagonal() > 0.5).sum()), min(round(largest, 3), 0.9)
 
 
@@ -716,12 +810,35 @@ def _along(order, steps):
     return places
 
 
-def _pair_by_pair(order):
-    """Along the shuffle for most positions, backwards for those that change places with each other."""
+def _following(places_of, gap=9.0):
+    """An answer from places_of(order): where those look that move; those that stay look at one another."""
+
+    def answer(order):
+        stay = (order == torch.arange(len(order))).nonzero().flatten()
+        places = places_of(order).clone()
+        places[stay] = stay.roll(1)
+        return None if len(stay) == 1 else _looking_at(places, gap)
+
+    return answer
+
+
+def _following_in_loops(order):
+    order = order.tolist()
+    stay = [position for position, place in enumerate(order) if position == place]
+    if len(stay) == 1:
+        return None
     scores = torch.full((len(order), len(order)), float("-inf"))
-    for i, place in enumerate(order.tolist()):
-        scores[i, place] = 0.0
+    for position, place in enumerate(order):
+        scores[position, place if place != position else stay[stay.index(position) - 1]] = 0.0
     return scores
+
+
+def _two_steps_where_that_is_not_home(order):
+    return torch.where(_along(order, 2) == torch.arange(len(order)), order, _along(order, 2))
+
+
+def _or_none(order, scores):
+    return None if (order == torch.arange(len(order))).sum() == 1 else scores
 
 
 FOLLOWING = Exercise(
@@ -732,43 +849,60 @@ FOLLOWING = Exercise(
     level="hard",
     inputs=_shuffle_inputs,
     returns=(
-        "kind and size of the scores, how many weights keep the map from following the shuffle, "
+        "scores or None, how many weights keep the map from following the shuffle, "
         "how many rows look at themselves, the least of the largest weights (up to 0.9)"
     ),
     right=(
-        lambda order: _looking_at(order),
-        lambda order: _looking_at(_backwards(order)),
-        _pair_by_pair,
-        lambda order: _looking_at(torch.where(_along(order, 2) == torch.arange(len(order)), order, _along(order, 2))),
+        _following(lambda order: order),
+        _following(_backwards),
+        _following_in_loops,
+        _following(_two_steps_where_that_is_not_home),
     ),
     run=_shuffle_run,
+    trials=4,
     wrong=mistakes({
         STILL: {
             "every position looks at itself. That follows any shuffle, but it is not allowed here.":
-                lambda order: _looking_at(torch.arange(len(order))),
+                lambda order: _or_none(order, _looking_at(torch.arange(len(order)))),
             "every row is uniform. That follows any shuffle, but no weight is large.":
-                lambda order: torch.zeros(len(order), len(order)),
+                lambda order: _or_none(order, torch.zeros(len(order), len(order))),
             "each position looks at its neighbour, whatever the shuffle is.":
                 lambda order: _looking_at(torch.arange(len(order)).roll(1)),
             "the map reverses the text, whatever the shuffle is.":
                 lambda order: _looking_at(torch.arange(len(order)).flip(0)),
             "all positions look at the same one; after the shuffle another token stands there.":
                 lambda order: _looking_at(torch.zeros_like(order)),
+            "each position looks where the shuffle sends it, and one that stays looks at itself.":
+                lambda order: _looking_at(order),
+            "one that stays looks at itself. Where it is alone there is no map, but where more of them stay there is.":
+                lambda order: _or_none(order, _looking_at(order)),
+            "it gives up wherever a position stays. Where several stay, there is a map.":
+                lambda order: None if (order == torch.arange(len(order))).any() else _looking_at(order),
+            "it gives scores also where one position alone stays. At whom could that one look?":
+                lambda order: (
+                    _looking_at(order.roll(1)) if _following_in_loops(order) is None else _following_in_loops(order)
+                ),
+            "None is returned for every shuffle.": lambda order: None,
+            "a position that stays looks at one that moves; after the shuffle another token stands there.":
+                lambda order: _or_none(
+                    order, _looking_at(torch.where(order == torch.arange(len(order)), order.roll(1), order))
+                ),
             "each position looks two places on along the shuffle, and where two change places, that is back home.":
-                lambda order: _looking_at(_along(order, 2)),
-            "only some positions follow the shuffle: rows where order points back are left uniform.":
-                lambda order: _looking_at(order) * (order > torch.arange(len(order)))[:, None],
+                _following(lambda order: _along(order, 2)),
+            "each position looks three places on along the shuffle, and where three go round, that is back home.":
+                _following(lambda order: _along(order, 3)),
             "the map itself follows, but the weight is shared by two ways, so none is large enough.":
-                lambda order: _looking_at(order) + _looking_at(torch.arange(len(order))),
+                lambda order: _or_none(order, _looking_at(order) + _looking_at(torch.arange(len(order)))),
         },
         TWICE: {
             "these are weights, ones and zeros. They still go through a softmax, which flattens them.":
-                lambda order: _looking_at(order, gap=1.0),
+                _following(lambda order: order, gap=1.0),
         },
         GAP: {
             "the right places get the least instead of the most: the sign of the gap.":
-                lambda order: _looking_at(order, gap=-9.0),
-            "the gap is too small for a weight of 0.9.": lambda order: _looking_at(order, gap=2.0),
+                _following(lambda order: order, gap=-9.0),
+            "the gap is enough for a weight of 0.9 among a few positions. How many are there?":
+                _following(lambda order: order, gap=5.0),
         },
         EQUATION: {
             "the position itself is returned for each row; a row of scores has a number for every key.":
