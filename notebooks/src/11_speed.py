@@ -301,9 +301,9 @@ assert equal(rows, plain(query, key, value)[0, 0])
 assert equal(fused(query, key, value), plain(query, key, value))
 
 # %% [markdown]
-# The fused form's memory grows with $l$, not with $l^2$. There is a price. The backward pass needs the weights, and nobody kept
-# them. So the kernel computes the scores **again**; one number that it kept for each row then gives the weights. How
-# many products is that, forward and backward?
+# The fused form's memory grows with $l$, not with $l^2$. There is a price. The backward pass needs the weights, and
+# nobody kept them. So the kernel computes the scores **again**; one number that it kept for each row then gives the
+# weights. How many products is that, forward and backward?
 
 # %%
 one_product = measure.operations(lambda: query @ key.mT)
@@ -521,7 +521,9 @@ for name, tensors in kinds.items():
 # %% fold=true
 # @title The figure: who writes a map
 fig, panels = plt.subplots(1, 4, figsize=(7, 1.9), dpi=80, layout="constrained")
-stored = {"plain\n(dot product, Dense)": 3, "fused\n(dot product, Dense)": 0, "Random,\nexpanded": 3, "Random,\none map": 1}
+stored = {
+    "plain\n(dot product, Dense)": 3, "fused\n(dot product, Dense)": 0, "Random,\nexpanded": 3, "Random,\none map": 1,
+}
 for panel, (form, number) in zip(panels, stored.items(), strict=True):
     for sentence in range(3):
         panel.add_patch(plt.Rectangle((0, 1.2 * sentence), 2, 0.9, fill=False, edgecolor="0.6"))
@@ -932,7 +934,8 @@ check("11.5", few_products)
 # **Why it works.** A triangle is a square and two triangles of half its side. Cut three times: squares of a half, a
 # quarter and an eighth, and eight small triangles, which are multiplied as squares. All pieces of one size are one
 # product: four products, $1/4 + 1/8 + 1/16 + 1/8 = 9/16$ of the work. Each further cut adds *one* product, where the
-# stairs double theirs: two more cuts, six products, leave $33/64$. The second way cuts once, and lets the two triangles climb four steps side by side.
+# stairs double theirs: two more cuts, six products, leave $33/64$. The second way cuts once, and lets the two triangles
+# climb four steps side by side.
 
 # %% solution="11.5"
 def two_stairs(scores, value):
@@ -1051,8 +1054,8 @@ speeds = {name: times["dot product, plain"]["ms"] / times[form]["ms"] for name, 
 compare_guess(my_speed, {name: f"{speed:.1f}" for name, speed in speeds.items()})
 
 # %% [markdown]
-# In the column *floors* nothing should be below 1. Now recall exercise 11.2: which of plain and fused has the lower floor here, and which is
-# faster?
+# In the column *floors* nothing should be below 1. Now recall exercise 11.2: which of plain and fused has the lower
+# floor here, and which is faster?
 
 # %%
 # Output varies: it comes from your machine's two numbers, and from the times above.

@@ -722,7 +722,8 @@ axes.set_ylabel("loss (nats per token)")
 axes.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
 plots.show(
     fig,
-    "loss against the factor on the learning rate of the tables, one seed each. A level line is Vanilla in the tuning. Both lines of Random fall all the way, "
+    "loss against the factor on the learning rate of the tables, one seed each. A level line is Vanilla in the tuning. "
+    "Both lines of Random fall all the way, "
     "to 100 in the tuning and to 30 in the first version. Factorized Random is lowest at 10 in the tuning and rises "
     "steeply to 100; in the first version it falls up to 30, the largest tried.",
 )
@@ -909,10 +910,10 @@ assert min(with_dot) > max(without)
 # %% [markdown]
 # ### Is it agreement?
 #
-# The first version also had a reason: German needs agreement, and Random cannot look it up. Each run counts its
-# exact matches by what stands in a sentence. If agreement were the reason, subjects and plurals would lose most.
-# **Predict:** which phenomenon does Random lose most of, as a share of Vanilla's? They are: accusative, adjective,
-# dative, modal verb, negation, noun subject, plural, pronoun subject, question, separable verb, verb final, verb second.
+# The first version also had a reason: German needs agreement, and Random cannot look it up. Each run counts its exact
+# matches by what stands in a sentence. If agreement were the reason, subjects and plurals would lose most. **Predict:**
+# which phenomenon does Random lose most of, as a share of Vanilla's? They are: accusative, adjective, dative, modal
+# verb, negation, noun subject, plural, pronoun subject, question, separable verb, verb final, verb second.
 
 # %%
 my_phenomenon = {"largest loss": None}
@@ -960,8 +961,8 @@ if min(map(len, now.values())) >= 3:
 
 # %% [markdown]
 # Questions and sentences with the verb at the end lose most: both are about *word order*. Plurals come next, but noun
-# subjects, where the verb must agree, lose hardly more than all sentences do. So "agreement" is refuted as *the* reason of
-# that gap. Word order fits better, and is no more than a new hypothesis: nobody has tested it.
+# subjects, where the verb must agree, lose hardly more than all sentences do. So "agreement" is refuted as *the* reason
+# of that gap. Word order fits better, and is no more than a new hypothesis: nobody has tested it.
 #
 # ## 6. Real sentences, dialogues, definitions
 #

@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from synth_lib.checks.compare import plain_copy
 from synth_lib.checks.exercise import Exercise, Mistake, mistakes
 from synth_lib.lab import measure
 
@@ -26,23 +27,24 @@ EXERCISE_FEW = "Stretch 11.5: eight blocks, but not eight products"
 
 
 # 11.1. Three of the six products are bound by memory on the drawn machine: in each another table is large, so a table
-# that is forgotten shows. One is bound by compute. Two lie near the balance of the machine, one on either side. One has
-# a batch of 1.
+# that is forgotten shows; one of their small sizes is 1. Two are bound by compute. Two lie near the balance of the
+# machine, one on either side. Of each bound, one has a batch of 1.
 
 
 def _floor_inputs(draw):
     few = [draw.integer(2, 6) for _ in range(2)] + [draw.integer(2, 4)]
+    few[draw.in_turn([0, 1, 2])] = 1
     many = [(draw.integer(200, 500), draw.integer(501, 900)) for _ in range(3)]
     products = [(draw.integer(3, 7), few[0], *many[0]), (1, many[1][0], few[1], many[1][1]), (2, *many[2], few[2])]
-    products += [(draw.integer(2, 5), *(draw.integer(300, 900) for _ in range(3)))]
-    item = 2 * draw.integer(1, 2)
+    products += [(batch, *(draw.integer(300, 900) for _ in range(3))) for batch in (draw.integer(2, 5), 1)]
+    item = draw.in_turn([1, 4, 2])
     balance = draw.integer(20, 120)  # operations in the time of one number
     bytes_per_second = 1e9 * draw.integer(11, 99)
     batch, rows, columns = draw.integer(2, 4), draw.integer(500, 700), draw.integer(250, 350)
     for near in (balance * 1.5, balance / 1.5):  # operations for each number that is moved
         inner = round(near / (2 - near * (1 / rows + 1 / (batch * columns))))
         products += [(batch, rows, inner, columns)]
-    turn = draw.integer(0, 5)
+    turn = draw.integer(0, 6)
     return {
         "products": products[turn:] + products[:turn],
         "item": item,
@@ -200,7 +202,7 @@ TIES = [(64, 64), (128, 128), (55, 64), (26, 32)]
 
 def _crossover_inputs(draw):
     d_head, item = 8 * draw.integer(3, 16), 2 * draw.integer(1, 2)
-    wanted = draw.integer(150, 1500) + 0.5
+    wanted = draw.integer(1001, 1500) + 0.5
     bytes_per_second = 1e9 * draw.integer(11, 99)
     # There the operations of the fused form take as long as the bytes of the plain one.
     balance = 14 * d_head * wanted / (item * (12 * d_head + 11 * wanted))
@@ -209,25 +211,26 @@ def _crossover_inputs(draw):
         "item": item,
         "operations_per_second": bytes_per_second * balance,
         "bytes_per_second": bytes_per_second,
-        "max_length": 3000 + draw.integer(1, 900),
+        "max_length": 1600 + draw.integer(1, 400),
     }
 
 
 def _crossovers(answer, operations_per_second, max_length, **machine):
     """The answer, also on machines of another balance, on one with a tie, and with other values of max_length.
 
-    Where bytes are slow, both forms are bound by them, and where operations are slow, by those: so each count matters.
+    Where bytes are slow, both forms are bound by them, and where operations are slow, by those: so each count matters,
+    and there plain is ahead at every length, from 1 on.
     """
     given = dict(machine, operations_per_second=operations_per_second, max_length=max_length)
 
     def ask(**other):
-        return answer(**given | other)
+        return plain_copy(answer(**given | other))
 
     result = ask()
-    if not isinstance(result, tuple) or len(result) != 3:
+    if not isinstance(result, (tuple, list)) or len(result) != 3:
         return result
     own = result[0] if type(result[0]) is int and 1 < result[0] < max_length else max_length
-    others = {"where bytes are slower": 200, "where operations are slower": 1 / 20}
+    others = {"where bytes are slower": 200, "where operations are slower": 1 / 2000}
     others = {where: ask(operations_per_second=factor * operations_per_second) for where, factor in others.items()}
     d_head, work = TIES[max_length % len(TIES)]
     tie = dict(d_head=d_head, bytes_per_second=2.0**34, operations_per_second=2.0**34 * work / machine["item"])
@@ -267,8 +270,8 @@ def _crossover_with(
             memory = unit * item_of(item) * (tokens * length * d_head + maps * length**2) / bytes_per_second
             return together(compute, memory)
 
-        ahead = [length for length in range(1, max_length + 1) if below(floor(plain, length), floor(fused, length))]
-        first = pick(ahead, max_length) if pick else ahead[0] if ahead else none(max_length) if none else None
+        ahead = (length for length in range(1, max_length + 1) if below(floor(plain, length), floor(fused, length)))
+        first = pick(list(ahead), max_length) if pick else next(ahead, none(max_length) if none else None)
         return first, floor(plain, max_length), floor(fused, max_length)
 
     return answer
@@ -384,7 +387,7 @@ CROSSOVER = Exercise(
                 _crossover_with(none=lambda max_length: max_length + 1),
             "the search goes on beyond max_length.":
                 lambda max_length, **machine: (
-                    _crossover(max_length=4000, **machine)[0],
+                    _crossover(max_length=2 * max_length, **machine)[0],
                     *_crossover(max_length=max_length, **machine)[1:],
                 ),
             "the search ends before max_length, which belongs to the lengths that are asked about.":
@@ -394,7 +397,7 @@ CROSSOVER = Exercise(
             "this is the last length that was tried: does the loop end when the first one is found?":
                 _crossover_with(pick=lambda ahead, max_length: ahead[-1] if ahead else None),
             "this is the first length at which the fused form is the better one; it is asked when the plain one is.":
-                _crossover_with(pick=lambda ahead, max_length: next(n for n in range(1, max_length) if n not in ahead)),
+                _crossover_with(pick=lambda ahead, top: next(n for n in range(1, top + 2) if n not in ahead)),
         },
     }),
 )  # fmt: skip
@@ -412,7 +415,8 @@ def _kernel_inputs(draw):
     length, max_length = [(23, 29), (23, 31), (29, 37), (31, 37)][draw.integer(0, 3)]
     factor = (sizes["head"], length if whole else max_length, rank)
     value = (batch, sizes["head"], length, d_head)
-    return {"R1": draw.normal(*factor), "R2": draw.normal(*factor), "value": draw.normal(*value)}
+    far = 8 if whole else 1  # scores so far apart that a large negative number is no minus infinity
+    return {"R1": far * draw.normal(*factor), "R2": far * draw.normal(*factor), "value": draw.normal(*value)}
 
 
 class _Maps(TorchDispatchMode):
@@ -442,16 +446,19 @@ def _by_kernel(answer, R1, R2, value):
         raise ValueError(f"there are {key.shape[2]} keys, but {value.shape[2]} values")
     with _Maps(R1, value) as maps:
         mixed = F.scaled_dot_product_attention(value=value, **arguments)
+    token = value[:, :, :1].clone()  # a sentence of one token: what it mixes is itself
+    alone = F.scaled_dot_product_attention(value=token, **answer(R1=R1, R2=R2, value=token))
     if isinstance(mask, torch.Tensor) and mask.numel() >= own.smallest:
         tables = mask.flatten(0, -3)
         shared = torch.equal(tables, tables[:1].expand_as(tables))
-        return mixed, f"attn_mask holds {'the same' if shared else 'another'} table for every head"
+        return mixed, f"attn_mask holds {'the same' if shared else 'another'} table for every head", alone
     if own.made:
-        return mixed, "a map is made before the kernel runs"
+        return mixed, "a map is made before the kernel runs", alone
     if not maps.made:
-        return mixed, "no map is made"
+        return mixed, "no map is made", alone
     same = arguments["query"].shape[-1] == value.shape[-1]
-    return mixed, f"a map is made, though the features are {'as many as' if same else 'not those of'} the values"
+    features = "as many as" if same else "not those of"
+    return mixed, f"a map is made, though the features are {features} the values", alone
 
 
 def _arguments(query, key, value, **options):
@@ -559,7 +566,7 @@ FACTORS = Exercise(
     minutes=25,
     level="medium",
     inputs=_kernel_inputs,
-    returns="mixed, memory",
+    returns="mixed, memory, mixed of a single token",
     run=_by_kernel,
     right=(_kernel, _kernel_default_scale, _kernel_mask, _kernel_ones),
     wrong=(*mistakes({
@@ -582,11 +589,17 @@ FACTORS = Exercise(
         },
         EXERCISE_QUERIES: {
             "the values are right, but the function itself makes a map, before the kernel runs.": _kernel_and_a_map,
-            "the values are right, but attn_mask is a table for every head; they can share one.": _kernel_mask_for_each,
+            "the values are right, but attn_mask has the axis head, so the kernel makes a table for every head.":
+                _kernel_mask_for_each,
             "the mask is missing: queries attend to later keys.":
                 lambda R1, R2, value: _arguments(*_cut(R1, R2, value), value, is_causal=False),
             "the mask is missing, and the scores are divided by the root of d_head.":
                 lambda R1, R2, value: _arguments(*_cut(R1, R2, value), value, is_causal=False, scale=None),
+            "later keys get a large negative number, not minus infinity; a score can be as low as that.":
+                lambda R1, R2, value: _arguments(
+                    *_cut(R1, R2, value), value, is_causal=False,
+                    attn_mask=-100.0 * torch.ones(value.shape[2], value.shape[2]).triu(1),
+                ),
             "the mask is the wrong way round: queries attend to themselves and to later keys.": _kernel_backward,
             "a shorter sentence gets the last rows of the factors; it stands at the first positions.":
                 _kernel_with(_last_rows),
@@ -611,18 +624,21 @@ FACTORS = Exercise(
 
 
 def _blocks_inputs(draw):
-    while True:
-        sizes = draw.sizes("batch head d_head size", low=2, high=6)
-        if sizes["size"] > 2:  # in a block of two, one query ahead is all that there is
-            break
+    sizes = draw.sizes("batch head d_head", low=2, high=6)
     kind = draw.in_turn(["batch", "head", "length"])
-    length = sizes["size"] * draw.integer(3, 4) + draw.integer(1, sizes["size"] - 1)
-    if kind == "length":
-        length = sizes["size"] - 1
-    else:
+    if kind in sizes:
         sizes[kind] = 1
+    # Large blocks; blocks of two; one block that is not full. With one key in the last block, equal blocks differ.
+    size = draw.in_turn([draw.integer(9, 10), 2, draw.integer(4, 6)])
+    length = draw.in_turn([2 * size + 1, 2 * draw.integer(3, 5) + 1, size - 1])
     upstream = draw.normal(sizes["batch"], sizes["head"], length, sizes["d_head"])
-    return {"scores": draw.normal(sizes["head"], length, length), "upstream": upstream, "size": sizes["size"]}
+    return {"scores": _far_scores(draw, sizes["head"], length), "upstream": upstream, "size": size}
+
+
+def _far_scores(draw, head, length):
+    """In one of three trials so low, and so far apart, that a large negative number is no minus infinity."""
+    scores = draw.normal(head, length, length)
+    return draw.in_turn([40 * scores - 20000, scores, scores])
 
 
 def _masked(scores, fill=-float("inf"), ahead=1):
@@ -779,6 +795,8 @@ BLOCKS = Exercise(
         EXERCISE_BLOCKS: {
             "nothing is masked: queries attend to later keys, too, and have less weight for the others.":
                 _of(_blocks_cat, lambda scores: scores.softmax(dim=-1)),
+            "later keys get a large negative number, not minus infinity; a score can be as low as that.":
+                _of(_blocks_cat, lambda scores: _masked(scores, fill=-30.0)),
             "later keys get the score 0, not minus infinity, and with it some of the weight.":
                 _of(_blocks_cat, lambda scores: _masked(scores, fill=0.0)),
             "the softmax runs over all keys, and the later ones are cut off after it: the rows no longer sum to 1.":
@@ -825,7 +843,7 @@ def _few_inputs(draw):
     sizes |= {kind: 1} if kind in sizes else {}
     length = draw.in_turn([48, 16, 32])
     value = draw.normal(sizes["batch"], sizes["head"], length, sizes["d_head"])
-    return {"scores": draw.normal(sizes["head"], length, length), "value": value}
+    return {"scores": _far_scores(draw, sizes["head"], length), "value": value}
 
 
 class _Products(TorchDispatchMode):
@@ -853,14 +871,15 @@ def _with_products(answer, scores, value):
         return results[0], None, None, None
     batch, head, length, d_head = value.shape
     share = max(multiplied.float().mean().item(), counted / (2 * batch * head * d_head * length**2))
-    work = "at most 9/16" if share <= 9 / 16 else f"{share:.3f}"
+    work = "at most 9/16" if share <= 9 / 16 else f"{share:.3f} of the square, more than 9/16"
     if not multiplied[torch.ones(length, length, dtype=torch.bool).tril()].all():
         work = "not all that is needed"
-    # Below the diagonal and on it: a product of numbers that a NaN shows, but that no product of matrices holds.
-    outside = products.seen and counted < batch * head * d_head * length * (length + 1)
+    # A product of numbers that a NaN shows, but that no product of matrices holds. (einsum makes none of tables of one
+    # number: the tiles of a side of 1, on the diagonal and beside it.)
+    outside = products.seen and counted < batch * head * d_head * length * (length - 3)
     return (
         results[0],
-        "at most 5" if products.number <= 5 else f"{products.number}",
+        "at most 5" if products.number <= 5 else f"{products.number} products, more than 5",
         work,
         "elsewhere" if outside else "in matrix products",
     )
@@ -986,6 +1005,8 @@ FEW = Exercise(
         EXERCISE_FEW: {
             "nothing is masked: in the parts along the diagonal, queries attend to later keys, too.":
                 _of(_levels(8), lambda scores: scores.softmax(dim=-1)),
+            "later keys get a large negative number, not minus infinity; a score can be as low as that.":
+                _of(_levels(8), lambda scores: _masked(scores, fill=-30.0)),
             "the triangle is cut once: one square is gone from it, but its two triangles are multiplied as squares.":
                 _of(_some_levels((0, 1), of=2)),
             "the squares are the right ones, but each is a product of its own; equal ones can share one.":

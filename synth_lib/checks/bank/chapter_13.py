@@ -6,6 +6,7 @@ from statistics import mean, median
 
 import torch
 
+from synth_lib.checks.compare import plain_copy
 from synth_lib.checks.exercise import Exercise, mistakes
 
 COUNTS = "Exercise 13.1: counts that fall back"
@@ -25,7 +26,9 @@ def _two_texts(draw):
     """Two texts that tell apart who counts tokens in a text from who uses vocab.
 
     The last token occurs in neither text, and one in the middle only as the end of `valid`. The last token of
-    `train` stands at the start of `valid`, so that it matters how often that one was followed by another.
+    `train` stands at the start of `valid`, so that it matters how often that one was followed by another. Of three
+    trials one has a k far below 1, and a token in `valid` whose row has no pair; one has a large k, four tokens to
+    count, and a single pair to predict.
     """
     vocab = draw.integer(5, 7)
     missing = draw.integer(1, vocab - 3)
@@ -36,7 +39,13 @@ def _two_texts(draw):
 
     train = seen + text(draw.integer(30, 35))
     valid = [train[-1], *text(draw.integer(11, 16)), missing]
-    return {"train": torch.tensor(train), "valid": torch.tensor(valid), "vocab": vocab, "k": draw.integer(3, 9)}
+    kind = draw.in_turn(["plain", "small k", "short"])
+    k = draw.integer(3, 9)
+    if kind == "small k":
+        valid, k = [*valid, seen[0], vocab - 1, seen[-1]], k / 10000
+    elif kind == "short":
+        train, valid, k = [*seen[:3], seen[0]], [seen[0], seen[1]], 1000 * k
+    return {"train": torch.tensor(train), "valid": torch.tensor(valid), "vocab": vocab, "k": k}
 
 
 def _pairs(tokens, vocab):
@@ -163,7 +172,7 @@ BIGRAM = Exercise(
 
 
 def _orders(draw):
-    """Seven names and one more. Some pairs are clear, one touches; each wrong way to compare has other counts."""
+    """Eight names and one more, or one or none. Some pairs are clear, one touches; each wrong way has other counts."""
     low = draw.integer(100, 120)
     losses = {
         "oak": [0, 4, 9],
@@ -171,15 +180,20 @@ def _orders(draw):
         "fir": [12, 71, 13],  # its first loss is below elm's, its highest above those of ash and yew
         "ash": [36, 34],
         "yew": [60, 70],
-        "gum": [90, 58],  # its lowest loss is below those of yew
+        "gum": [90, 83, 86, 81, 88, 84, 58],  # its lowest loss, of the last seed, is below those of yew
         "fig": [62, 75],  # above yew seed by seed, but not clear
+        "bay": [9.01],  # a single seed, above oak by very little
         "box": [1],
     }
     losses = {name: [(low + number) / 100 for number in numbers] for name, numbers in losses.items()}
+    few = draw.in_turn([None, 0, 1])
+    if few is not None:
+        return {"predicted": ["oak"][:few], "losses": losses}
     while True:
         names = [name for name in losses if name != "box"]
-        predicted = [names.pop(draw.integer(0, len(names) - 1)) for _ in range(7)]
+        predicted = [names.pop(draw.integer(0, len(names) - 1)) for _ in range(8)]
         counts = [_pairs_of(predicted, losses, before) for before in (_below, *OTHER_WAYS.values())]
+        counts += [_neighbours(predicted, losses), _pairs_of(predicted[::-1], losses, _below)]
         if len(set(counts)) == len(counts) and all(0 < wrong < clear for wrong, clear in counts):
             return {"predicted": predicted, "losses": losses}
 
@@ -255,6 +269,14 @@ WRONG_PAIRS = Exercise(
                 lambda predicted, losses: _pairs_of(predicted, losses, OTHER_WAYS["first"]),
             "names that are not predicted are counted too.":
                 lambda predicted, losses: _pairs_of(predicted, losses, _below, every=True),
+            "every pair is looked at both ways round: a clear one counts twice, and once of these as wrong.":
+                lambda predicted, losses: (
+                    _pairs_of(predicted, losses, _below)[1], 2 * _pairs_of(predicted, losses, _below)[1],
+                ),
+            "names that are not predicted are counted too, behind all others.":
+                lambda predicted, losses: _pairs_of(
+                    predicted + [name for name in losses if name not in predicted], losses, _below
+                ),
             "each pair is counted twice.":
                 lambda predicted, losses: tuple(2 * count for count in _pairs_of(predicted, losses, _below)),
             "the two numbers are swapped: the wrong pairs come first.":
@@ -278,13 +300,25 @@ WRONG_PAIRS = Exercise(
 
 
 def _two_groups(draw):
-    """Two groups of losses, in both orders, and two of accuracies, among which many are equal."""
-    few, many = 3, draw.integer(4, 5)
-    low = [round(1.7 + draw.integer(0, 90) / 1000 + position / 7919, 6) for position in range(few)]
-    high = [round(1.72 + draw.integer(0, 90) / 1000 + position / 6007, 6) for position in range(many)]
-    equal = [draw.integer(3, 5) / 8 for _ in range(few)]  # eighths: their sums are exact
-    others = [*equal[:2], *(draw.integer(3, 7) / 8 for _ in range(many - 2))]
-    return draw.in_turn(({"a": low, "b": high}, {"a": high, "b": low}, {"a": equal, "b": others}))
+    """Two groups of losses, of which two are equal and two nearly; one loss against many; and many against one.
+
+    In the last, another way to deal has the same losses in another order, and in floats a larger sum and mean.
+    """
+    many = draw.integer(4, 5)
+    while True:
+        low = [round(1.7 + draw.integer(0, 90) / 1000 + position / 7919, 6) for position in range(3)]
+        high = [round(1.72 + draw.integer(0, 90) / 1000 + position / 6007, 6) for position in range(many - 2)]
+        high += [low[1], round(low[0] + 2e-5, 6)]
+        if _by_bits(low, high) not in (_by_ranks(low, high), _by_medians(low, high)):
+            break
+    while True:
+        ordered = [draw.integer(11, 29) / 10 for _ in range(4)]
+        turned = ordered[1:] + ordered[:1]
+        if sum(turned) > sum(ordered) and sum(turned) / 4 > sum(ordered) / 4 and len(set(ordered)) == 4:
+            break
+    return draw.in_turn((
+        {"a": low, "b": high}, {"a": high[:1], "b": [*low, high[0]]}, {"a": ordered, "b": ordered[:1]},
+    ))  # fmt: skip
 
 
 def _share(a, b, counts, size=None):
@@ -312,6 +346,15 @@ def _by_bits(a, b):
             ways += 1
             hits += sum(group) / len(group) <= sum(a) / len(a) + 1e-12
     return hits / ways
+
+
+def _by_ranks(a, b):
+    ranks = [sorted(a + b).index(loss) for loss in a + b]
+    return _share(ranks[: len(a)], ranks[len(a) :], lambda group, rest: sum(group) <= sum(ranks[: len(a)]))
+
+
+def _by_medians(a, b):
+    return _share(a, b, lambda group, rest: median(group) <= median(a))
 
 
 def _fixed_pairs(a, b):
@@ -368,8 +411,11 @@ TEST = Exercise(
                     / (math.comb(len(a + b), len(a)) + 1)
                 ),
             "equal losses are dealt as one; each is a result of its own.": _equal_ones_once,
+            "the ranks of the losses are added up, not the losses.": _by_ranks,
+            "sums or means are compared to the last digit; the same losses in another order may add up to more.":
+                lambda a, b: _share(a, b, lambda group, rest: sum(group) <= sum(a)),
             "the medians are compared, not the means.":
-                lambda a, b: _share(a, b, lambda group, rest: median(group) <= median(a)),
+                _by_medians,
             "a loss can be dealt more than once; each goes to one group only.":
                 lambda a, b: (
                     sum(mean(group) <= mean(a) for group in product(a + b, repeat=len(a))) / len(a + b) ** len(a)
@@ -380,17 +426,18 @@ TEST = Exercise(
 
 
 def _training(draw):
-    """A uniform start among two keys, another start among many, and one that has the weight already."""
-    keys = draw.integer(20, 60)
-    keys, start, weight = draw.in_turn((
-        (2, 0.5, draw.integer(60, 90) / 100),
-        (keys, draw.integer(8, 30) / 100, draw.integer(50, 90) / 100),
-        (keys, draw.integer(70, 80) / 100, draw.integer(40, 60) / 100),
-    ))  # fmt: skip
+    """One large step between two keys, to nearly all of the weight; a tiny weight to a small one; one that is there.
+
+    The second has a learning rate so low that the factor is above 1,000, and steps of the schedule at and near 0.
+    """
+    keys, percent = draw.integer(20, 60), draw.integer(4, 9)
     factors = [draw.integer(10, 100) / 100 for _ in range(draw.integer(20, 40))]
-    return {
-        "start": start, "weight": weight, "keys": keys, "learning_rate": draw.integer(3, 9) / 1000, "factors": factors,
-    }  # fmt: skip
+    keys, start, weight, rate, factors = draw.in_turn((
+        (2, draw.integer(51, 60) / 100, 1 - percent / 10000, float(percent), factors[:1]),
+        (keys, percent / 100000, percent / 1000, percent / 1e6, [percent / 100, 0.0, *factors]),
+        (keys, draw.integer(70, 80) / 100, draw.integer(40, 60) / 100, percent / 1000, factors),
+    ))
+    return {"start": start, "weight": weight, "keys": keys, "learning_rate": rate, "factors": factors}
 
 
 def _gap(weight, keys):
@@ -417,7 +464,7 @@ def _needed_by_halving(start, weight, keys, learning_rate, factors):
             low -= factor * learning_rate * of_step
         return 1 / (1 + (keys - 1) * math.exp(low - high))
 
-    low, high = 0.0, 1e4
+    low, high = 0.0, 1e6
     if start >= weight:
         return low
     for _ in range(200):
@@ -477,7 +524,7 @@ NEEDED = Exercise(
 
 
 def _means(losses, rate, seeds):
-    return {name: mean(by_rate[rate][seed] for seed in seeds) for name, by_rate in losses.items()}
+    return {name: sum(by_rate[rate][seed] for seed in seeds) / len(seeds) for name, by_rate in losses.items()}
 
 
 def _choices(losses, loser):
@@ -501,7 +548,7 @@ def _lead(losses, loser, rate, seeds):
 
 def _own_best(losses, name):
     """The rate with the lowest mean of all seeds."""
-    return min(losses[name], key=lambda rate: mean(losses[name][rate]))
+    return min(losses[name], key=lambda rate: sum(losses[name][rate]) / len(losses[name][rate]))
 
 
 def _honest_winner(losses):
@@ -535,18 +582,66 @@ OBVIOUS = (  # what one tries first, and what must not be enough
 
 
 def _trials(draw):
-    """Five variants at three rates. No obvious choice wins, and their numbers of lower variants differ."""
+    """Losses of which no obvious choice will do: see the three kinds. What wins is at another rate in each of them."""
+    return draw.in_turn((_pairs_win, _three_of_five_win, _all_three_win))(draw)
+
+
+def _pairs_win(draw):
+    """Five variants, three rates, four seeds. What wins is at the middle rate.
+
+    No obvious choice wins, and their numbers of lower variants differ.
+    """
     names, rates = ["Vanilla", "Dense", "Random", "Mixer", "Fourier"], [0.001, 0.002, 0.003]
     loser = names[draw.integer(0, 4)]
     while True:
         losses = {
-            name: {rate: [1.6 + draw.integer(0, 400) / 1000 for _ in range(4)] for rate in rates} for name in names
+            name: {
+                rate: [low + draw.integer(0, 400) / 1000 for _ in range(4)]
+                for rate in rates for low in [1.68 if name == loser and rate != rates[1] else 1.6]
+            }
+            for name in names
         }
         others = [_not_above(losses, loser, *choose(losses, loser)) for choose in OBVIOUS]
-        if len(set(others)) == 4 and 0 not in others and any(
-            not _not_above(losses, loser, *choice) for choice in _choices(losses, loser)
-        ):
+        if len(set(others)) < 4 or 0 in others:
+            continue
+        winning = [choice for choice in _choices(losses, loser) if not _not_above(losses, loser, *choice)]
+        if winning and all(rate == rates[1] for rate, _ in winning):
             return {"losses": losses, "loser": loser}
+
+
+def _no_pair_wins(draw, rates, wins):
+    """Three variants, three seeds: at the rate `wins` the loser wins with all three, and with no two of them."""
+    names = ["Vanilla", "Dense", "Random"]
+    loser, one, other = (names.pop(draw.integer(0, len(names) - 1)) for _ in range(3))
+    step, base = draw.integer(8, 12) / 1000, 1.6 + draw.integer(0, 200) / 1000
+    leads = {loser: [0, 0, 0], one: [10, -4, -5], other: [-10, 9, 5]}  # the sum of all is above 0, of no two of both
+    low = [base - 0.3 - draw.integer(0, 90) / 1000 for _ in range(3)]
+    losses = {
+        name: {rate: [base + step * lead for lead in leads[name]] if rate == wins else
+               [loss + 0.01 * (name == loser) for loss in low] for rate in rates}
+        for name in sorted(leads)
+    }  # fmt: skip
+    return losses, loser, one
+
+
+def _three_of_five_win(draw):
+    """At the lowest rate. With seed 0, and with one in the middle of the others, the loser never wins."""
+    rates = [0.001, 0.002, 0.003]
+    losses, loser, one = _no_pair_wins(draw, rates, rates[0])
+    place = draw.integer(1, 2)
+    for name, by_rate in losses.items():
+        for numbers in by_rate.values():
+            for position in (place, 0):
+                numbers.insert(position, 1.9 - (name == one))
+    return {"losses": losses, "loser": loser}
+
+
+def _all_three_win(draw):
+    """At the highest rate. At another the loser is as low as the lowest of the others, which is no win."""
+    rates = [0.001, 0.002, 0.003]
+    losses, loser, one = _no_pair_wins(draw, rates, rates[-1])
+    losses[loser][rates[0]] = list(losses[one][rates[0]])
+    return {"losses": losses, "loser": loser}
 
 
 def _told(answer, losses, loser):
@@ -555,12 +650,11 @@ def _told(answer, losses, loser):
     if not isinstance(result, (tuple, list)) or len(result) != 2:
         return "no pair of a rate and seeds", -1
     rate, seeds = result
+    rate, seeds = plain_copy(rate), plain_copy(list(seeds) if isinstance(seeds, (set, range)) else seeds)
     if not isinstance(rate, float) or rate not in losses[loser]:
         return "the rate is none of the table", -1
     count = len(losses[loser][rate])
-    if not isinstance(seeds, (tuple, list, set, range)) or not all(
-        type(seed) is int and 0 <= seed < count for seed in seeds
-    ):
+    if not isinstance(seeds, (tuple, list)) or not all(type(seed) is int and 0 <= seed < count for seed in seeds):
         return "a seed is none of the table", -1
     if len(set(seeds)) < len(seeds):
         return "a seed counts twice", -1
