@@ -224,18 +224,9 @@ moved = {name: (change > 1e-6).any(dim=1) for name, change in zip(my_guess, (map
 compare_guess(my_guess, {name: int(rows.sum()) for name, rows in moved.items()})
 
 # %% [markdown]
-# One change proves little. The *Jacobian* of chapter 02 holds the derivative of each score by each input number. In
-# words, Table 1 of the paper: Random is *conditioned on* nothing, and *global*, one map for all samples.
-
-# %%
-library_random = Random(d_model=12, head=1, max_length=6)
-jacobian = torch.autograd.functional.jacobian(lambda x: library_random(x[None])[0, 0], x)
-jacobian = axes(jacobian, "query key length d_model", "jacobian")
-print("derivatives that are not 0:", int((jacobian != 0).sum()), "of", jacobian.numel())
-
-# %% [markdown]
-# Nothing moves in the map. The result moves everywhere, because position 1 now gives another value. The sentence
-# comes in through the values, and only there.
+# Nothing moves in the map: Table 1 of the paper calls Random *conditioned on* nothing, and *global*, one map for all
+# samples. The result moves everywhere, because position 1 now gives another value. The sentence comes in through the
+# values, and only there.
 #
 # Shuffle the tokens. With the dot product, rows and columns of the map would move along; with Dense, rows
 # would. Here the map stays still, and the values take other positions. So the result is *not* the old result
@@ -681,8 +672,7 @@ for learning_rate in (0.003, 0.03, 0.09):
     print(f"learning rate {learning_rate:5}: predicted at least {predicted}, measured {made}")
 
 # %% [markdown]
-# The prediction holds, and it is close, because here the gradient never changes its sign. (The mean over 32
-# rows divides every gradient by 32. Adam does not mind.)
+# The prediction holds, and it is close, because here the gradient never changes its sign.
 #
 # ### Weight decay pulls back
 #
@@ -791,9 +781,6 @@ compare_guess(my_factors, {name: weight > 0.5 for name, weight in right_key.item
 # %% [markdown]
 # With the factor 1 the map points to the right positions, but faintly. A reader of that loss would say "Random
 # cannot reverse", and blame the idea for a setting. The model at the end of this chapter has the factor 10.
-#
-# > **What the paper draws.** Its figures 2 and 3 are histograms of the weights. As we read them, Random's weights are
-# > near uniform at the start and stay nearer to 0 than those of the others after training.
 #
 # ### Exercise 03.3: how many steps at least
 #

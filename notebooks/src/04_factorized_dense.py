@@ -381,7 +381,7 @@ scores = axes(scores_with_loops(x, *parameters), "query key", "scores")
 # %% [markdown]
 # ### All tokens at once
 #
-# The last step twice: stretched lists, and flattened pictures. Predict the shape of `products`.
+# The last step twice: stretched lists, and flattened pictures.
 
 # %%
 def short_outputs(x, W1, b1, WA, bA, WB, bB):
@@ -783,7 +783,7 @@ for A_two, B_two in (([2.5, 2.5], [2.5, 2.5, 0.0]), ([2.5, -2.5], [2.5, -2.5, 0.
 # ### What fails: three positions on a diagonal
 #
 # Take three wanted positions, no two in the same row or column of the picture. Each has its own number of $A$,
-# and two of these three numbers have the same sign. Draw their columns and rows, say with plus:
+# and two of these three numbers have the same sign, if 0 counts as plus. Draw their columns and rows, say with plus:
 #
 # | | column of $p$: $A$ = 1 | column of $q$: $A$ = 2 |
 # |---|---|---|

@@ -27,8 +27,8 @@ STATE = "State: Parameter, buffer, plain tensor"
 
 
 # 03.1. Fewer sentences than heads, so that an R cut to the size of the batch runs. Each size of 1 comes in a trial, and
-# an R that is as long as the text. Where some tokens are new, the scores of one head reach what the docstring allows, and
-# those of later tokens are far above the others.
+# an R that is as long as the text. Where some tokens are new, the scores of one head reach what the docstring allows,
+# and those of later tokens are far above the others.
 
 
 def _newest_inputs(draw):

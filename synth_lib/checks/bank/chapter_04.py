@@ -958,7 +958,7 @@ def _share(lists, wanted):
     if weights.isnan().any():
         return "lists with NaN among the weights"
     if weights.sum() < 0.99:
-        return "lists that leave weight on positions that are not wanted"
+        return "lists whose shares are too small: other positions have more than 0.01"
     return "lists" if (weights >= 0.99 / len(weights)).all() else "lists that give the wanted positions unequal shares"
 
 
