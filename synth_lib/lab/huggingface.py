@@ -174,9 +174,10 @@ class SynthesizerConfig(PretrainedConfig):
         self, vocab_size=256, hidden_size=128, num_attention_heads=4, num_hidden_layers=4, max_position_embeddings=128,
         score="random", score_options=None, dropout=0.0, bias=True, use_cache=True, **kwargs,
     ):  # fmt: skip
-        names = [score] if isinstance(score, str) else score
-        if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-            raise TypeError(f"score must be a name or a list of names, which JSON can hold, not {score!r}")
+        names = score if isinstance(score, (list, tuple)) else [score]
+        if not all(isinstance(name, str) for name in names):
+            kinds = ", ".join(sorted({type(name).__name__ for name in names if not isinstance(name, str)}))
+            raise TypeError(f"score must be a name or a list of names, which JSON can hold, not {kinds}")
         if not kwargs.setdefault("tie_word_embeddings", True):
             raise ValueError("tie_word_embeddings is False, but the embedding is the output matrix here: leave it True")
         self.vocab_size, self.hidden_size = vocab_size, hidden_size
@@ -274,12 +275,7 @@ class _SynthesizerModel(PreTrainedModel):
         real = attention_mask != 0
         if not ((attention_mask == 1) == real).all():
             raise ValueError("attention_mask must hold 1 for a token and 0 for padding; it holds other numbers, too")
-        if real.all():
-            return None
-        empty = (~real.any(dim=1)).nonzero()[:, 0].tolist()  # rows
-        if empty:
-            raise ValueError(f"attention_mask has no token in row {empty[0]}, but every text needs at least one")
-        return real
+        return None if real.all() else real
 
 
 class _Called:
@@ -400,6 +396,9 @@ class SynthesizerForSequenceClassification(_SynthesizerModel):
         x = self.model.norm(x)
         if real is None:
             mean = x.mean(dim=1)
+        elif not real.any(dim=1).all():
+            row = int(real.any(dim=1).int().argmin())
+            raise ValueError(f"attention_mask has no token in row {row}, but every text needs at least one")
         else:
             mean = (x * real[:, :, None]).sum(dim=1) / real.sum(dim=1, keepdim=True)
         logits = self.model.label(mean)
@@ -651,14 +650,14 @@ def scores_of(weights, least=1e-6):
 
     Raises ValueError if the rows do not sum to 1: then they are no weights.
     """
-    if (weights < 0).any() or not torch.allclose(weights.sum(dim=-1), torch.ones(()), atol=1e-4):
+    if (weights < 0).any() or not torch.allclose(weights.sum(dim=-1), weights.new_ones(()), atol=1e-4):
         raise ValueError("weights must be at least 0 and sum to 1 along the keys: give an attention map, not scores")
     return weights.clamp(min=least).log()
 
 
 STARTS = {
     "sizes": {"d_model": 64, "head": 4, "layer": 2, "max_length": 64}, "batch": 16, "learning_rate": 3e-3,
-    "steps": 3000, "donor_steps": 600, "evaluate_every": 100, "windows": 128, "seeds": [1, 2, 3],
+    "steps": 1000, "donor_steps": 250, "evaluate_every": 50, "windows": 64, "seeds": [1, 2, 3],
 }  # fmt: skip
 
 
