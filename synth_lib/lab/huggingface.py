@@ -260,7 +260,9 @@ class _SynthesizerModel(PreTrainedModel):
 
     def _real(self, input_ids, attention_mask, past, unknown):
         """The columns that hold tokens, bool "batch column", or None if all do; what does not fit is refused."""
-        unknown = unknown.keys() - {"num_items_in_batch"}
+        # The second is what `generate` of transformers 4 hands over; it says what attention_mask says.
+        known = {"num_items_in_batch", "cache_position"}
+        unknown = {name for name, value in unknown.items() if value is not None} - known
         if unknown:
             raise TypeError(f"{type(self).__name__} knows no {', '.join(sorted(unknown))}: leave it out")
         if input_ids is None:

@@ -286,7 +286,7 @@ def test_saved_and_loaded_bit_for_bit_with_every_s(score, tmp_path):
     model = ours(score, score_options=options)
     model.save_pretrained(tmp_path)
     assert (tmp_path / "model.safetensors").exists()
-    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path, dtype="auto")  # without it, version 4 loads as float32
     assert type(again) is SynthesizerForCausalLM and again.config.to_dict()["score"] == model.config.score
     assert again.config.score_options == options
     for (name, tensor), (other, loaded) in zip(model.state_dict().items(), again.state_dict().items(), strict=True):
@@ -315,7 +315,7 @@ def test_loaded_in_another_dtype(tmp_path):
 def test_what_a_checkpoint_lacks_is_drawn_as_the_library_draws_it(tmp_path):
     ours("random").save_pretrained(tmp_path)
     torch.manual_seed(1)
-    model = SynthesizerForSequenceClassification.from_pretrained(tmp_path, num_labels=500)
+    model = SynthesizerForSequenceClassification.from_pretrained(tmp_path, num_labels=500, dtype="auto")
     assert model.model.label.weight.shape == (500, D_MODEL)
     bound = D_MODEL**-0.5
     assert 0.9 * bound < model.model.label.weight.abs().max() <= bound and model.model.label.bias.abs().max() <= bound
@@ -393,7 +393,7 @@ def test_a_classifier_is_that_of_the_library_wherever_the_padding_stands(score, 
     torch.testing.assert_close(output.logits, expected)
     torch.testing.assert_close(output.loss, torch.nn.functional.cross_entropy(expected, torch.tensor([1, 0, 3])))
     model.save_pretrained(tmp_path)
-    again = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    again = AutoModelForSequenceClassification.from_pretrained(tmp_path, dtype="auto").eval()
     torch.testing.assert_close(again(tokens, attention_mask=mask).logits, output.logits)
     with refuses(ValueError, "no token in row 1"):
         model(tokens, attention_mask=mask * torch.tensor([[1], [0], [1]]))
