@@ -120,7 +120,7 @@ print("additive.bool():                 ", additive[1].bool().int().tolist())
 print("additive == 0:                   ", (additive[1] == 0).int().tolist())
 
 # %% [markdown]
-# The second line shows the padding and hides the text. It runs, it trains, and the loss even falls.
+# The second line shows the padding and hides the text. The type is right, the shape is right, and nothing complains.
 #
 # ## Positions: which row of R?
 #
@@ -430,10 +430,11 @@ def numbers_of_s(model):
 
 
 compare_guess(my_guess, {"dot product": numbers_of_s(twin), "Random": numbers_of_s(mixed)})
+print(f"at GPT-2's sizes, 768 wide, 12 heads, 1,024 positions: {2 * (768**2 + 768):,} and {12 * 1024**2:,}")
 
 # %% [markdown]
-# At 1,024 positions and twelve heads, GPT-2's own sizes, the tables of one layer would have 12.6 million numbers,
-# ten times what its queries and keys have. Random saves memory in the cache, not in the file.
+# At GPT-2's own sizes the tables of one layer have ten times the numbers of its queries and keys. Random saves memory
+# in the cache, not in the file.
 #
 # ### Exercise 12.4: three linear maps out of one
 #
@@ -567,8 +568,8 @@ maps = [each.model.attention_maps(splits["valid"][None, :16])[0][0, 0] for each,
 letters = ["·"] * 16
 plots.show(
     plots.attention_map(torch.stack(maps).detach(), letters, titles=list(trained)),
-    "the causal map of head 0 after the same 160 steps, twice. With the rate of the others each row is nearly even "
-    "over the positions before it. With ten times the rate rows have darker and lighter cells.",
+    "the causal map of head 0 after the same 160 steps, twice. With the rate of the others the rows are spread over the "
+    "positions before them, a little darker at their own. With ten times the rate most weight is at the own position.",
 )
 
 # %% [markdown]
