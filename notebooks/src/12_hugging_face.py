@@ -568,8 +568,8 @@ maps = [each.model.attention_maps(splits["valid"][None, :16])[0][0, 0] for each,
 letters = ["·"] * 16
 plots.show(
     plots.attention_map(torch.stack(maps).detach(), letters, titles=list(trained)),
-    "the causal map of head 0 after the same 160 steps, twice. With the rate of the others the rows are spread over the "
-    "positions before them, a little darker at their own. With ten times the rate most weight is at the own position.",
+    "the causal map of head 0 after the same 160 steps, twice. With the rate of the others the rows are spread over "
+    "the positions before them, a little darker at their own. With ten times the rate most weight is at the own position.",
 )
 
 # %% [markdown]
