@@ -569,7 +569,8 @@ letters = ["·"] * 16
 plots.show(
     plots.attention_map(torch.stack(maps).detach(), letters, titles=list(trained)),
     "the causal map of head 0 after the same 160 steps, twice. With the rate of the others the rows are spread over "
-    "the positions before them, a little darker at their own. With ten times the rate most weight is at the own position.",
+    "the positions before them, a little darker at their own. With ten times the rate most weight is at the own "
+    "position.",
 )
 
 # %% [markdown]
