@@ -71,5 +71,5 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	  echo "Creating $(VENV) with $$($$found --version)"; \
 	  $$found -m venv --clear $(VENV); }
 	@echo "Installing into $(VENV), once; this takes a few minutes."
-	@$(PYTHON) -m pip install --disable-pip-version-check --quiet -c $(CONSTRAINTS) -e '.[notebooks,test]'
+	@$(PYTHON) -m pip install --disable-pip-version-check --quiet -c $(CONSTRAINTS) -e '.[notebooks,hf,test]'
 	@touch $(STAMP)

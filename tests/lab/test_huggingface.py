@@ -1,0 +1,644 @@
+"""Models of Hugging Face around our blocks, and our layer in their models: the same numbers as on both sides alone.
+
+Where a version of transformers differs, the sentence of the test says which of its interfaces has moved.
+"""
+
+import copy
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    BertConfig,
+    BertModel,
+    DynamicCache,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Trainer,
+    TrainingArguments,
+)
+
+from synth_lib.decoding import beam_search
+from synth_lib.lab import huggingface
+from synth_lib.lab.huggingface import (
+    CACHE,
+    SynthesizerConfig,
+    SynthesizerForCausalLM,
+    SynthesizerForSequenceClassification,
+    mean_maps,
+    model_card,
+    replace_attention,
+    scores_of,
+)
+from synth_lib.lab.starts import decaying_scores
+from synth_lib.lab.train import parameter_groups
+from synth_lib.models import Classifier, LanguageModel
+from synth_lib.scores import SCORES
+from synth_lib.text.corpora import evaluation_windows, shakespeare
+from tests.helpers.properties import refuses
+
+VOCAB, D_MODEL, HEAD, LAYER, MAX_LENGTH = 17, 12, 3, 2, 16
+SIZES = {
+    "vocab_size": VOCAB, "hidden_size": D_MODEL, "num_attention_heads": HEAD, "num_hidden_layers": LAYER,
+    "max_position_embeddings": MAX_LENGTH, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": None,
+}  # fmt: skip
+EVERY_SCORE = [*SCORES, "random + dot_product", ["random", "dense"], ["dot_product + dense + dot_product", "random"]]
+SOME = ["random", "dense + dot_product", ["fixed_random", "factorized_dense"]]
+COUNTS = (5, 3, 1)  # tokens of three texts
+SIDES = ("left", "right", "both")
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+
+
+def spread(model):
+    """Numbers far from their start, so that no part of a model is nearly nothing; in 64 bits."""
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.5 * torch.randn(parameter.shape, generator=generator)
+    return model.double().eval()
+
+
+def ours(score, kind=SynthesizerForCausalLM, seed=0, **options):
+    torch.manual_seed(seed)
+    return spread(kind(SynthesizerConfig(score=score, **SIZES, **options)))
+
+
+def library(score):
+    torch.manual_seed(0)
+    return spread(LanguageModel(VOCAB, D_MODEL, HEAD, LAYER, MAX_LENGTH, score))
+
+
+def texts(seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(1, VOCAB, (1, count), generator=generator) for count in COUNTS]
+
+
+def padded(side, texts=None):
+    """The texts side by side: tokens and attention_mask "batch column". Padding has tokens of its own, which differ."""
+    texts = texts or globals()["texts"]()
+    columns = max(text.shape[1] for text in texts) + 2
+    tokens = torch.randint(1, VOCAB, (len(texts), columns), generator=torch.Generator().manual_seed(9))
+    mask = torch.zeros(len(texts), columns, dtype=torch.int64)
+    for row, text in enumerate(texts):
+        count = text.shape[1]
+        first = {"left": columns - count, "right": 0, "both": 1}[side]
+        tokens[row, first : first + count], mask[row, first : first + count] = text[0], 1
+    return tokens, mask
+
+
+# --- the language model ---
+
+
+@pytest.mark.parametrize("score", EVERY_SCORE, ids=str)
+def test_logits_are_those_of_the_library(score):
+    tokens = torch.cat([text.repeat(1, 5)[:, :5] for text in texts()])
+    assert torch.equal(ours(score)(tokens).logits, library(score)(tokens))
+
+
+def test_the_same_seed_draws_the_same_numbers_as_the_library():
+    torch.manual_seed(4)
+    model = SynthesizerForCausalLM(SynthesizerConfig(score="random + dense", **SIZES))
+    torch.manual_seed(4)
+    other = LanguageModel(VOCAB, D_MODEL, HEAD, LAYER, MAX_LENGTH, "random + dense")
+    assert {name: value.tolist() for name, value in model.model.state_dict().items()} == {
+        name: value.tolist() for name, value in other.state_dict().items()
+    }
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("score", EVERY_SCORE, ids=str)
+def test_a_text_gets_the_same_logits_wherever_it_stands_among_padding(score, side):
+    model = ours(score)
+    tokens, mask = padded(side)
+    logits = model(tokens, attention_mask=mask).logits
+    for row, text in enumerate(texts()):
+        torch.testing.assert_close(logits[row, mask[row] == 1], model(text).logits[0])
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("name", ["cache", "past_key_values"])
+@pytest.mark.parametrize("score", SOME, ids=str)
+def test_reading_in_pieces_is_reading_at_once_under_both_names_of_the_cache(score, name, side):
+    model = ours(score)
+    tokens, mask = padded(side)
+    whole = model(tokens, attention_mask=mask).logits
+    kept, parts = DynamicCache(), []
+    for start, stop in ((0, 3), (3, 4), (4, tokens.shape[1])):
+        output = model(tokens[:, start:stop], attention_mask=mask[:, :stop], use_cache=True, **{name: kept})
+        parts.append(output.logits)
+    torch.testing.assert_close(torch.cat(parts, dim=1)[mask == 1], whole[mask == 1])
+    assert output[CACHE] is kept and kept.get_seq_length() == tokens.shape[1]
+
+
+@pytest.mark.parametrize(
+    ("score", "numbers"), [("random", 1), ("dense", 1), ("dot_product", 2), ("random + dot_product", 2)]
+)
+def test_a_synthesizer_keeps_values_alone(score, numbers):
+    kept = ours(score)(texts()[0], use_cache=True)[CACHE]
+    held = [kept.layers[layer].keys.numel() + kept.layers[layer].values.numel() for layer in range(LAYER)]
+    assert held == [numbers * COUNTS[0] * D_MODEL] * LAYER
+
+
+@pytest.mark.parametrize("score", EVERY_SCORE, ids=str)
+def test_greedy_text_is_that_of_the_library_beyond_the_longest_text_too(score):
+    text = texts()[0]
+    written = ours(score).generate(text, max_new_tokens=MAX_LENGTH + 2, do_sample=False)
+    assert torch.equal(written, library(score).generate(text, MAX_LENGTH + 2, temperature=0))
+
+
+@pytest.mark.parametrize("side", ["left"])
+@pytest.mark.parametrize("cache", [True, False])
+@pytest.mark.parametrize("score", SOME, ids=str)
+def test_a_text_with_padding_before_it_goes_on_as_it_does_alone(score, cache, side):
+    tokens, mask = padded(side)
+    model = ours(score)
+    written = model.generate(tokens, attention_mask=mask, max_new_tokens=MAX_LENGTH, do_sample=False, use_cache=cache)
+    for row, text in enumerate(texts()):
+        alone = library(score).generate(text, MAX_LENGTH, temperature=0)[0, text.shape[1] :]
+        assert written[row, tokens.shape[1] :].tolist() == alone.tolist()
+
+
+def test_sampling_takes_the_token_that_the_library_takes_from_the_same_draw(monkeypatch):
+    """Both draw from the same probabilities: with draws of our own they write the same."""
+    draws = []
+
+    def multinomial(probabilities, num_samples, generator=None):
+        return (probabilities.double().cumsum(dim=-1) < draws.pop(0)).sum(dim=-1, keepdim=True)
+
+    monkeypatch.setattr(torch, "multinomial", multinomial)
+    text, chosen = texts()[0], {"temperature": 1.7, "top_k": 9, "top_p": 0.8}
+    numbers = torch.rand(8, generator=torch.Generator().manual_seed(5)).tolist()
+    draws[:] = numbers
+    written = ours("random").generate(text, max_new_tokens=8, do_sample=True, **chosen)
+    draws[:] = numbers
+    assert torch.equal(written, library("random").generate(text, 8, **chosen))
+    draws[:] = [0.0] * 8
+    assert not torch.equal(written, ours("random").generate(text, max_new_tokens=8, do_sample=True, **chosen))
+
+
+@pytest.mark.parametrize("score", ["random + dense", *SOME[1:]], ids=str)
+def test_beam_search_finds_what_the_library_finds(score):
+    """Without an end: theirs counts one among the best `beam` candidates alone, ours among twice as many."""
+    model, other, differs = ours(score), library(score), []
+    caches = other.new_caches()
+
+    def step(tokens, rows):
+        for cache in caches if rows is not None else ():
+            cache.reorder(rows)
+        return other(tokens, caches=caches)[:, -1]
+
+    for start in range(1, 8):
+        caches = other.new_caches()
+        with torch.no_grad():
+            (found,) = beam_search(step, 1, start=start, end=99, count=8, beam=3, length_penalty=0.0)
+        options = {"max_new_tokens": 8, "num_beams": 3, "do_sample": False, "length_penalty": 0.0}
+        written = model.generate(torch.tensor([[start]]), **options)[0, 1:].tolist()
+        assert written == found
+        greedy = model.generate(torch.tensor([[start]]), max_new_tokens=8, do_sample=False)[0, 1:].tolist()
+        differs.append(written != greedy)
+    assert any(differs)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_the_loss_is_the_mean_over_the_tokens_that_are_predicted_from_tokens(side):
+    model = ours("random")
+    tokens, mask = padded(side)
+    loss = model(tokens, attention_mask=mask, labels=tokens.masked_fill(mask == 0, -100)).loss
+    logits = [model(text).logits[0, :-1] for text in texts()]
+    targets = torch.cat([text[0, 1:] for text in texts()])
+    expected = torch.nn.functional.cross_entropy(torch.cat(logits), targets)
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_trainer_may_divide_the_loss_by_a_number_of_its_own():
+    model, text = ours("random"), texts()[0]
+    loss = model(text, labels=text).loss
+    divided = model(text, labels=text, num_items_in_batch=torch.tensor(8)).loss
+    torch.testing.assert_close(divided * 8, loss * (COUNTS[0] - 1))
+
+
+@pytest.mark.parametrize("score", SOME, ids=str)
+def test_gradients_are_those_of_the_library_with_and_without_checkpointing(score):
+    text, found = texts()[0], []
+    for checkpointing in (False, True):
+        model = ours(score).train()
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+            assert model.is_gradient_checkpointing
+        model(text, labels=text).loss.backward()
+        found.append({name: p.grad for name, p in model.model.named_parameters()})
+    other = library(score)
+    loss = torch.nn.functional.cross_entropy(other(text)[0, :-1].float(), text[0, 1:])
+    loss.backward()
+    for name, parameter in other.named_parameters():
+        for gradients in found:
+            assert (gradients[name] is None) == (parameter.grad is None), name
+            if parameter.grad is not None:
+                torch.testing.assert_close(gradients[name], parameter.grad)
+
+
+def test_checkpointing_runs_each_block_again():
+    calls, text = [], texts()[0]
+    model = ours("random").train()
+    model.model.blocks[1].register_forward_pre_hook(lambda *_: calls.append(1))
+    model(text, labels=text).loss.backward()
+    assert len(calls) == 1
+    model.gradient_checkpointing_enable()
+    model(text, labels=text).loss.backward()
+    assert len(calls) == 3
+
+
+def test_hidden_states_maps_and_tuples_are_what_transformers_promises():
+    model, (text, *_) = ours(["random", "dense"]), texts()
+    output = model(text, output_attentions=True, output_hidden_states=True)
+    for ours_, theirs in zip(output.attentions, library(["random", "dense"]).attention_maps(text), strict=True):
+        assert torch.equal(ours_, theirs)
+    assert len(output.hidden_states) == LAYER + 1
+    torch.testing.assert_close(output.hidden_states[-1] @ model.get_output_embeddings().weight.T, output.logits)
+    torch.testing.assert_close(model(text, return_dict=False)[0], output.logits)
+    torch.testing.assert_close(model(text, logits_to_keep=2).logits, output.logits[:, -2:])
+    tokens, mask = padded("left")
+    (first, _) = model(tokens, attention_mask=mask, output_attentions=True).attentions
+    real = mask.bool()
+    torch.testing.assert_close(first[0, :, real[0]][:, :, real[0]], output.attentions[0][0])
+    assert not first.masked_select(~(real[:, None, :, None] & real[:, None, None, :])).any()
+
+
+# --- saved and loaded ---
+
+
+@pytest.mark.parametrize("score", EVERY_SCORE, ids=str)
+def test_saved_and_loaded_bit_for_bit_with_every_s(score, tmp_path):
+    options = {"rank": 3} if "factorized_random" in str(score) else {}
+    model = ours(score, score_options=options)
+    model.save_pretrained(tmp_path)
+    assert (tmp_path / "model.safetensors").exists()
+    again = AutoModelForCausalLM.from_pretrained(tmp_path, dtype="auto")  # without it, version 4 loads as float32
+    assert type(again) is SynthesizerForCausalLM and again.config.to_dict()["score"] == model.config.score
+    assert again.config.score_options == options
+    for (name, tensor), (other, loaded) in zip(model.state_dict().items(), again.state_dict().items(), strict=True):
+        assert name == other and tensor.dtype == loaded.dtype and torch.equal(tensor, loaded)
+    tokens, mask = padded("left")
+    one, two = (each.eval()(tokens, attention_mask=mask).logits for each in (again, model))
+    torch.testing.assert_close(one, two)
+
+
+def test_a_checkpoint_of_the_library_is_loaded_by_its_own_names():
+    model, other = ours("random", seed=1), library("random")
+    model.model.load_state_dict(other.state_dict())
+    assert torch.equal(model(texts()[0]).logits, other(texts()[0]))
+    one, two = (each.generate(texts()[0], 20, temperature=0) for each in (model.model, other))
+    assert torch.equal(one, two)
+
+
+def test_loaded_in_another_dtype(tmp_path):
+    ours("random + dense").float().save_pretrained(tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+    tokens, mask = padded("left")
+    assert model(tokens, attention_mask=mask).logits.dtype == torch.bfloat16
+
+
+def test_what_a_checkpoint_lacks_is_drawn_as_the_library_draws_it(tmp_path):
+    ours("random").save_pretrained(tmp_path)
+    torch.manual_seed(1)
+    model = SynthesizerForSequenceClassification.from_pretrained(tmp_path, num_labels=500, dtype="auto")
+    assert model.model.label.weight.shape == (500, D_MODEL)
+    bound = D_MODEL**-0.5
+    assert 0.9 * bound < model.model.label.weight.abs().max() <= bound and model.model.label.bias.abs().max() <= bound
+    assert torch.equal(model.model.blocks[0].attention.score.R, ours("random").model.blocks[0].attention.score.R)
+    ours("dense").save_pretrained(tmp_path)
+    torch.manual_seed(1)
+    model = SynthesizerForCausalLM.from_pretrained(tmp_path, score="random")
+    assert 0.15 < model.model.blocks[0].attention.score.R.std() < 0.35  # 1 / sqrt(max_length)
+
+
+def test_embedding_and_output_are_one_matrix_whatever_happens_to_it(tmp_path):
+    model = ours("random")
+    assert model.get_output_embeddings() is model.get_input_embeddings()
+    model.resize_token_embeddings(VOCAB + 4)
+    assert model(texts()[0]).logits.shape[-1] == VOCAB + 4 and model.config.vocab_size == VOCAB + 4
+    assert model.get_output_embeddings() is model.get_input_embeddings()
+    model.save_pretrained(tmp_path)
+    assert AutoModelForCausalLM.from_pretrained(tmp_path).get_input_embeddings().num_embeddings == VOCAB + 4
+
+
+# --- refused ---
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "pieces"),
+    [
+        ({"attention_mask": torch.ones(1, 4)}, ValueError, ("(1, 4)", "(1, 5)")),
+        ({"attention_mask": torch.tensor([[0.0, 0, 0, 0, -1e9]])}, ValueError, ("1 for a token and 0 for padding",)),
+        ({"attention_mask": torch.ones(1, 1, 5, 5)}, ValueError, ("(1, 1, 5, 5)", "(1, 5)")),
+        ({"position_ids": torch.arange(1, 6)[None]}, ValueError, ("position_ids",)),
+        ({"inputs_embeds": torch.ones(1, 5, D_MODEL)}, TypeError, ("inputs_embeds",)),
+        ({"token_type_ids": torch.ones(1, 5)}, TypeError, ("token_type_ids",)),
+        ({"cache": transformers.StaticCache(config=GPT2Config(), max_cache_len=4)}, TypeError, ("StaticCache",)),
+        ({"input_ids": torch.ones(1, MAX_LENGTH + 1, dtype=torch.int64)}, ValueError, ("17", "16")),
+        ({"input_ids": None}, ValueError, ("input_ids",)),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_gets_one_sentence(arguments, error, pieces):
+    with refuses(error, *pieces):
+        ours("random")(**({"input_ids": texts()[0]} | arguments))
+
+
+def test_a_config_refuses_what_json_cannot_hold_and_an_untied_output():
+    with refuses(TypeError, "name"):
+        SynthesizerConfig(score=SCORES["dense"](12, 3, 8))
+    with refuses(ValueError, "tie_word_embeddings"):
+        SynthesizerConfig(tie_word_embeddings=False)
+    with refuses(ValueError, "unknown score", "sparse"):
+        SynthesizerForCausalLM(SynthesizerConfig(score="sparse"))
+
+
+def test_without_transformers_one_sentence_says_what_to_install():
+    code = (
+        "import sys, synth_lib.lab, synth_lib.lab.train; assert 'transformers' not in sys.modules\n"
+        "sys.modules['transformers'] = None\n"
+        "try:\n    import synth_lib.lab.huggingface\nexcept ImportError as error:\n    print(error)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.startswith('synth_lib.lab.huggingface needs transformers: pip install -e ".[hf]"')
+    assert said.count("\n") == 1
+
+
+# --- the classifier ---
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("score", ["random", "dense", "dot_product", ["random", "factorized_dense"]], ids=str)
+def test_a_classifier_is_that_of_the_library_wherever_the_padding_stands(score, side, tmp_path):
+    model = ours(score, SynthesizerForSequenceClassification, num_labels=4)
+    torch.manual_seed(0)
+    other = spread(Classifier(VOCAB, 4, D_MODEL, HEAD, LAYER, MAX_LENGTH, score))
+    tokens, mask = padded(side)
+    output = model(tokens, attention_mask=mask, labels=torch.tensor([1, 0, 3]))
+    expected = torch.cat([other(text) for text in texts()])
+    torch.testing.assert_close(output.logits, expected)
+    torch.testing.assert_close(output.loss, torch.nn.functional.cross_entropy(expected, torch.tensor([1, 0, 3])))
+    model.save_pretrained(tmp_path)
+    again = AutoModelForSequenceClassification.from_pretrained(tmp_path, dtype="auto").eval()
+    torch.testing.assert_close(again(tokens, attention_mask=mask).logits, output.logits)
+    with refuses(ValueError, "no token in row 1"):
+        model(tokens, attention_mask=mask * torch.tensor([[1], [0], [1]]))
+
+
+def test_a_classifier_with_checkpointing_has_the_same_gradient():
+    tokens, mask = padded("left")
+    gradients = []
+    for checkpointing in (False, True):
+        model = ours("random", SynthesizerForSequenceClassification, num_labels=4).train()
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        model(tokens, attention_mask=mask, labels=torch.tensor([1, 0, 3])).loss.backward()
+        gradients.append(model.model.blocks[0].attention.score.R.grad)
+    torch.testing.assert_close(*gradients)
+    assert gradients[0].abs().max() > 0
+
+
+# --- trained ---
+
+
+class Windows(torch.utils.data.Dataset):
+    def __init__(self, tokens, length, count):
+        self.inputs, _ = evaluation_windows(tokens, length, count)
+
+    def __len__(self):
+        return len(self.inputs)
+
+    def __getitem__(self, index):
+        return {"input_ids": self.inputs[index], "labels": self.inputs[index]}
+
+
+def test_an_epoch_with_trainer_and_our_parameter_groups(tmp_path):
+    tokenizer, splits = shakespeare()
+    torch.manual_seed(0)
+    model = SynthesizerForCausalLM(SynthesizerConfig(**(SIZES | {"vocab_size": tokenizer.vocab})))
+    groups = parameter_groups(model, learning_rate=3e-3, weight_decay=0.1)
+    assert [group["name"] for group in groups] == ["matrices", "vectors", "R"]
+    tables = [block.attention.score.R for block in model.model.blocks]
+    before = [table.detach().clone() for table in tables]
+    rates = []
+
+    class Look(transformers.TrainerCallback):
+        def on_step_begin(self, *arguments, optimizer=None, **kwargs):
+            rates.append([group["lr"] for group in optimizer.param_groups])
+
+    trainer = Trainer(
+        model=model,
+        args=TrainingArguments(
+            output_dir=str(tmp_path), num_train_epochs=1, per_device_train_batch_size=16, report_to=[], use_cpu=True,
+            logging_steps=10, save_strategy="no", disable_tqdm=True, seed=0,
+        ),
+        train_dataset=Windows(splits["train"], MAX_LENGTH, 960),
+        optimizers=(torch.optim.AdamW(groups), None),
+        callbacks=[Look()],
+    )  # fmt: skip
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses[-1] < losses[0] - 0.5
+    assert len(rates) == 60 and all(abs(rate[2] - 10 * rate[0]) < 1e-12 for rate in rates)
+    moved = [float((table - start).abs().mean()) for table, start in zip(tables, before, strict=True)]
+    assert min(moved) > 0.02
+    trainer.save_model(tmp_path / "saved")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+    assert all(map(torch.equal, model.state_dict().values(), again.state_dict().values()))
+
+
+def test_the_lines_of_the_readme_train_save_load_and_write(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    readme = (Path(huggingface.__file__).resolve().parents[2] / "README.md").read_text(encoding="utf8")
+    (lines,) = [block for block in re.findall(r"```python\n(.*?)```", readme, re.S) if "huggingface" in block]
+    exec(lines, {})
+    assert (tmp_path / "random" / "model.safetensors").exists()
+    assert capsys.readouterr().out.rstrip("\n").splitlines()[-1].startswith("to be or")
+
+
+# --- our layer in their models ---
+
+
+def gpt2(implementation="eager", **options):
+    config = GPT2Config(
+        vocab_size=VOCAB, n_embd=D_MODEL, n_head=HEAD, n_layer=LAYER, n_positions=MAX_LENGTH, bos_token_id=None,
+        eos_token_id=None, pad_token_id=0, attn_implementation=implementation, **options,
+    )  # fmt: skip
+    return spread(GPT2LMHeadModel(config))
+
+
+def bert(implementation="eager", **options):
+    config = BertConfig(
+        vocab_size=VOCAB, hidden_size=D_MODEL, num_attention_heads=HEAD, num_hidden_layers=LAYER, intermediate_size=20,
+        max_position_embeddings=MAX_LENGTH, attn_implementation=implementation, **options,
+    )  # fmt: skip
+    return spread(BertModel(config))
+
+
+def llama(implementation="eager", shared=1, **options):
+    config = LlamaConfig(
+        vocab_size=VOCAB, hidden_size=D_MODEL, num_attention_heads=HEAD, num_key_value_heads=HEAD // shared,
+        num_hidden_layers=LAYER, intermediate_size=20, max_position_embeddings=MAX_LENGTH, bos_token_id=None,
+        eos_token_id=None, pad_token_id=0, attn_implementation=implementation, **options,
+    )  # fmt: skip
+    return spread(LlamaForCausalLM(config))
+
+
+@pytest.mark.parametrize("layers", [None, [1], [0]], ids=str)
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("make", [gpt2, bert])
+def test_a_dot_product_with_copied_weights_is_the_original(make, implementation, layers):
+    model = make(implementation)
+    other = replace_attention(copy.deepcopy(model), "dot_product", layers)
+    replaced = [type(module).__name__ for module in other.modules() if isinstance(module, huggingface._Replaced)]
+    assert len(replaced) == (LAYER if layers is None else 1)
+    for side in SIDES:
+        tokens, mask = padded(side)
+        torch.testing.assert_close(
+            other(tokens, attention_mask=mask)[0][mask == 1], model(tokens, attention_mask=mask)[0][mask == 1]
+        )
+    torch.testing.assert_close(other(texts()[0])[0], model(texts()[0])[0])
+
+
+@pytest.mark.parametrize("layers", [None, [1], [0]], ids=str)
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_a_replaced_gpt2_writes_what_the_original_writes(implementation, layers):
+    model = gpt2(implementation)
+    other = replace_attention(copy.deepcopy(model), "dot_product", layers)
+    tokens, mask = padded("left")
+    for options in ({}, {"num_beams": 3}, {"use_cache": False}):
+        options = {"attention_mask": mask, "max_new_tokens": 7, "do_sample": False} | options
+        assert torch.equal(other.generate(tokens, **options), model.generate(tokens, **options))
+
+
+@pytest.mark.parametrize("options", [{"scale_attn_weights": False}, {"scale_attn_by_inverse_layer_idx": True}], ids=str)
+def test_the_scales_of_gpt2_go_into_the_copied_weights(options):
+    model = gpt2(**options)
+    other = replace_attention(copy.deepcopy(model), "dot_product")
+    torch.testing.assert_close(other(texts()[0])[0], model(texts()[0])[0])
+
+
+@pytest.mark.parametrize("make", [gpt2, bert])
+def test_the_maps_of_replaced_layers_stand_in_their_place(make):
+    model = make("eager")
+    other = replace_attention(copy.deepcopy(model), "dot_product", [1])
+    one, two = (each(texts()[0], output_attentions=True).attentions for each in (model, other))
+    assert len(one) == len(two) == LAYER
+    for mine, theirs in zip(two, one, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("make", [gpt2, llama])
+@pytest.mark.parametrize("score", ["random", "dense", "factorized_random"])
+def test_another_s_reads_in_pieces_and_with_padding_what_it_reads_alone(make, score):
+    model = spread(replace_attention(make(), score))
+    assert not {"query", "q_proj", "k_proj", "c_attn"} & {name.split(".")[-2] for name, _ in model.named_parameters()}
+    tokens, mask = padded("left")
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    logits = model(tokens, attention_mask=mask, position_ids=positions).logits
+    for row, text in enumerate(texts()):
+        torch.testing.assert_close(logits[row, mask[row] == 1], model(text).logits[0])
+    written = model.generate(tokens, attention_mask=mask, max_new_tokens=6, do_sample=False)
+    for row, text in enumerate(texts()):
+        alone = model.generate(text, max_new_tokens=6, do_sample=False)[0, text.shape[1] :]
+        assert written[row, tokens.shape[1] :].tolist() == alone.tolist()
+
+
+def test_a_replaced_layer_keeps_values_and_output_and_the_parameters_around_it():
+    model = gpt2()
+    other = replace_attention(copy.deepcopy(model), "random", [0])
+    mine, theirs = other.transformer.h[0].attn.attention, model.transformer.h[0].attn
+    assert torch.equal(mine.value.weight, theirs.c_attn.weight[:, 2 * D_MODEL :].T)
+    assert torch.equal(mine.output.weight, theirs.c_proj.weight.T) and torch.equal(mine.output.bias, theirs.c_proj.bias)
+    kept = {name: tensor for name, tensor in model.state_dict().items() if ".h.0.attn." not in name}
+    assert all(torch.equal(other.state_dict()[name], tensor) for name, tensor in kept.items())
+    tables = [name for name, _ in other.named_parameters() if name.endswith(".R")]
+    assert tables == ["transformer.h.0.attn.attention.score.R"]
+
+
+def test_heads_that_share_values_get_copies():
+    model = llama(shared=3)
+    other = replace_attention(copy.deepcopy(model), "random", [0])
+    mine = other.model.layers[0].self_attn.attention.value.weight.unflatten(0, (HEAD, -1))
+    for part in mine:
+        assert torch.equal(part, model.model.layers[0].self_attn.v_proj.weight)
+
+
+def test_a_replaced_layer_trains_with_its_table_in_the_group_of_tables():
+    model = replace_attention(gpt2(), "random", [1]).train()
+    groups = {group["name"]: group for group in parameter_groups(model, 1e-3, 0.1)}
+    table = model.transformer.h[1].attn.attention.score.R
+    assert groups["R"]["lr"] == pytest.approx(1e-2) and any(table is one for one in groups["R"]["params"])
+    model.gradient_checkpointing_enable()
+    model(texts()[0], labels=texts()[0]).loss.backward()
+    assert table.grad.abs().max() > 0
+
+
+def test_what_cannot_be_replaced_gets_one_sentence():
+    with refuses(ValueError, "layer 0 rotates its queries and keys", "choose a score without dot_product"):
+        replace_attention(llama(), "random + dot_product")
+    with refuses(ValueError, "3 heads share their keys"):
+        replace_attention(llama(shared=3), "dot_product")
+    with refuses(ValueError, "are 24 wide together", "d_model = 12"):
+        replace_attention(llama(head_dim=8), "random")
+    with refuses(ValueError, "layers holds 2", "0 to 1"):
+        replace_attention(gpt2(), "random", [0, 2])
+    with refuses(TypeError, "Linear has no attention"):
+        model = torch.nn.Linear(2, 2)
+        model.config = GPT2Config()
+        replace_attention(model, "random")
+    with refuses(TypeError, "score must be a name"):
+        replace_attention(gpt2(), SCORES["dense"](12, 3, 16))
+    model = gpt2()
+    with refuses(ValueError, "unknown score"):
+        replace_attention(model, "sparse")
+    assert not any(isinstance(module, huggingface._Replaced) for module in model.modules())
+    mask = torch.ones(1, 1, 5, 5, dtype=torch.bool).tril() & ~torch.eye(5, dtype=torch.bool).roll(1, 1).T
+    with refuses(ValueError, "hides more than padding"):
+        replace_attention(gpt2("sdpa"), "random")(texts()[0], attention_mask=mask)
+
+
+# --- the card, and the start ---
+
+
+def test_a_card_says_what_s_is_and_what_it_cannot_do():
+    same, compares = "same for every text", "No layer compares tokens"
+    card = model_card(SynthesizerConfig(score="random"), data="Shakespeare, public domain.", loss=1.9876)
+    for piece in ("`random`: a learned table", compares, same, "at most 128", "Shakespeare, public domain.", "1.988"):
+        assert piece in card
+    config = SynthesizerConfig(score=["dense", "random + dot_product"])
+    mixed = model_card(config, data="x", loss=2, versions={"a": "1"})
+    assert "compares every pair" in mixed and compares not in mixed and same not in mixed and "a 1" in mixed
+    dense = model_card(SynthesizerConfig(score="dense"), data="x", loss=2)
+    assert compares in dense and same not in dense
+    assert all(f"`{name}`" in model_card(SynthesizerConfig(score=name), data="x", loss=2.0) for name in SCORES)
+
+
+def test_a_start_has_the_map_that_it_was_made_from():
+    model = library("dot_product")
+    inputs = torch.cat([text.repeat(1, 16)[:, :MAX_LENGTH] for text in texts()])
+    maps = mean_maps(model, inputs)
+    each = torch.stack([model.attention_maps(text[None])[0][0] for text in inputs])
+    torch.testing.assert_close(maps[0], each.mean(dim=0))
+    heir = library("random")
+    with torch.no_grad():
+        for block, weights in zip(heir.blocks, maps, strict=True):
+            block.attention.score.R.copy_(scores_of(weights))
+    for (mine, *_), theirs in zip(heir.attention_maps(inputs), maps, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=2e-5)
+    with refuses(ValueError, "sum to 1"):
+        scores_of(decaying_scores(4, 0.5)[None])
