@@ -5,7 +5,7 @@
 # lost; and you have seen one attention learn what another cannot.**
 #
 # - **Before you start:** you know Python and have seen a product of two matrices. Nothing else is needed.
-# - **Time:** about 55 minutes, 18 of them for the two exercises; the stretch exercise takes 15 more.
+# - **Time:** about 65 minutes, 18 of them for the two exercises; the stretch exercise takes 15 more.
 # - **Level:** easy.
 #
 # The page is made of text and code. Click on a code cell and press **Shift+Enter**: it runs, and its output appears

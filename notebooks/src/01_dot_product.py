@@ -7,7 +7,7 @@
 #
 # - **Before you start:** Python, a product of two matrices, and [chapter 00](00_start_here.ipynb): the softmax,
 #   named axes, the four functions of einops.
-# - **Time:** about 130 minutes, 73 of them for the five exercises; the stretch exercise takes 15 more.
+# - **Time:** about 140 minutes, 73 of them for the five exercises; the stretch exercise takes 15 more.
 # - **Level:** medium.
 # - **What transfers:** the layer at the end of this chapter, with these heads, this root and these masks, is the one
 #   inside GPT-2 and the first transformers. Newer models change details (how positions come in, how many heads share

@@ -6,7 +6,7 @@
 #
 # - **Before you start:** [chapter 00](00_start_here.ipynb) and [chapter 01](01_dot_product.ipynb), whose words (head,
 #   module, gradient, mask) and steps are used here without a new explanation.
-# - **Time:** about 95 minutes, 64 of them for the five exercises; the stretch exercise takes 18 more.
+# - **Time:** about 100 minutes, 64 of them for the five exercises; the stretch exercise takes 18 more.
 # - **Level:** medium.
 # - **What transfers:** layers that mix positions by learned weights instead of comparing tokens exist beside attention
 #   (MLP-Mixer does it in images). And the tools of this chapter, changing one token or taking a Jacobian, tell of any

@@ -6,7 +6,7 @@
 #
 # - **Before you start:** chapters [00](00_start_here.ipynb), [01](01_dot_product.ipynb) and
 #   [02](02_dense.ipynb), which explain scores, the attention map, modules and gradients.
-# - **Time:** about 100 minutes, 54 of them for the four exercises; the stretch exercise takes 20 more.
+# - **Time:** about 115 minutes, 54 of them for the four exercises; the stretch exercise takes 20 more.
 # - **Level:** medium.
 # - **In use today:** scores that read no token. T5 adds to the scores of the dot product a learned number for each
 #   head and range of distances, BLOOM (by ALiBi) a fixed one that falls with the distance.

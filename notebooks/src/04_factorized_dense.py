@@ -7,7 +7,7 @@
 # - **Before you start:** chapters [00](00_start_here.ipynb), [01](01_dot_product.ipynb) and
 #   [02](02_dense.ipynb): layer, relu, head, module. To predict before you look, hide the stored outputs:
 #   *Edit*, *Clear Outputs of All Cells* (Colab: *Clear all outputs*).
-# - **Time:** about 100 minutes, 67 of them for the five exercises; the stretch exercise takes 35 more.
+# - **Time:** about 110 minutes, 67 of them for the five exercises; the stretch exercise takes 35 more.
 # - **Level:** medium.
 # - **Of use elsewhere:** one axis folded into two, `j // a` and `j % a`, as vision transformers lay the
 #   patches of an image in one row; and what a product of few numbers cannot say.

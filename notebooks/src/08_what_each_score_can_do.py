@@ -7,7 +7,7 @@
 # - **Before you start:** chapters [02](02_dense.ipynb), [03](03_random.ipynb) and [06](06_mixtures.ipynb):
 #   Dense, Random, mixtures. [04](04_factorized_dense.ipynb) and [05](05_factorized_random.ipynb) help with
 #   two of the exercises.
-# - **Time:** about 115 minutes, 59 of them for the four exercises; the stretch exercise takes 30 more.
+# - **Time:** about 120 minutes, 59 of them for the four exercises; the stretch exercise takes 30 more.
 # - **Level:** medium.
 # - **Of use elsewhere:** the task *pair* is a form of *associative recall*, on which models without attention are
 #   compared today (Arora et al. 2023, *Zoology*); *induction* has its name from the induction heads of Olsson et al.

@@ -7,7 +7,7 @@
 # - **Before you start:** chapters [02](02_dense.ipynb), [03](03_random.ipynb), [04](04_factorized_dense.ipynb),
 #   [05](05_factorized_random.ipynb) and [06](06_mixtures.ipynb). To predict before you look, hide the stored outputs:
 #   *Edit*, *Clear Outputs of All Cells* (Colab: *Clear all outputs*).
-# - **Time:** about 115 minutes, 80 of them for the five exercises; the stretch exercise takes 20 more.
+# - **Time:** about 125 minutes, 80 of them for the five exercises; the stretch exercise takes 20 more.
 # - **Level:** medium.
 # - **Of use elsewhere:** all of it. Whoever reviews a change, ports a model or uses code that a program wrote asks
 #   the same: it runs, but is it what it says?

@@ -7,7 +7,7 @@
 #
 # - **Before you start:** chapters [01](01_dot_product.ipynb) to [06](06_mixtures.ipynb); of
 #   [07](07_whole_models.ipynb) the cache. No GPU is needed.
-# - **Time:** about 125 minutes, 70 of them for the four exercises; the stretch exercise takes 45 more.
+# - **Time:** about 135 minutes, 72 of them for the four exercises; the stretch exercise takes 45 more.
 # - **Level:** medium.
 #
 # What transfers: floors, fused kernels, launches and caches decide the speed of all Transformers in use today.

@@ -6,7 +6,7 @@
 #
 # - **Before you start:** chapters [03](03_random.ipynb) and [07](07_whole_models.ipynb): $R$ and its learning rate,
 #   the language model and its cache. You need not know Hugging Face.
-# - **Time:** about 90 minutes, 49 of them for the four exercises; the stretch exercise takes 15 more.
+# - **Time:** about 80 minutes, 49 of them for the four exercises; the stretch exercise takes 15 more.
 # - **Level:** medium.
 # - **Of use elsewhere:** all of it. `transformers` is how most open models are loaded today, and masks, positions,
 #   labels and caches are where a model that works at home goes wrong there, without an error.
