@@ -1377,5 +1377,6 @@ for name, surer in {"as trained": logits, "ten times as sure": 10 * logits}.item
 # 3. A block is more than its map: an mlp that reads an average can do a comparison that the map did not, as
 #    long as there is little to compare; the dot product did not meet that limit here.
 #
-# **Where it is going next.** [Chapter 13](13_train_on_gpu.ipynb) puts the same scores on real text, where the
+# **Where it is going next.** [Chapter 09](09_reading_other_code.ipynb) asks which of several published layers is what it
+# claims to be. [Chapter 13](13_train_on_gpu.ipynb) puts the same scores on real text, where the
 # three kinds of question come mixed.

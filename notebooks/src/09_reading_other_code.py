@@ -96,7 +96,7 @@ plots.show(
 
 # %% [markdown]
 # All five pass, and all five look like maps. At least one of them is wrong. So shapes prove nothing: that is the
-# first finding of this chapter, and each fault here stood in public code, with outputs of the right shape.
+# first finding of this chapter, and faults like these stand in public code, with outputs of the right shape.
 #
 # ## Predict, then ask
 #
