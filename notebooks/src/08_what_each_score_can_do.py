@@ -713,9 +713,9 @@ print("the same with 4 x 3:    ", compare(three_positions, *turned))
 #
 # ### Exercise 08.3: a task for Dense that Factorized Dense cannot learn
 #
-# *25 minutes, hard.* Design a wanted map that separates the two, for any $a$ and $b$ of at least 3: also where
-# the example above, every fourth position, fits the table. The check trains both, for tables with 3, 4 and 5
-# columns, and looks at the gap. It needs a few seconds.
+# *30 minutes, hard.* Design a wanted map that separates the two, for any $a$ and $b$ of at least 3: also where
+# the example above, every fourth position, fits the table. The check takes tables with 3, 4 and 5 columns. What no
+# argument decides, it trains, and looks at the gap: that takes seconds, on a busy machine longer.
 
 # %% exercise="08.3" points=3
 def positions_of_number(tile, repeat, length):
