@@ -1445,13 +1445,12 @@ for million in (68, 67):
 #
 # ### Stretch 07.6: a table that does not mind padding on the left
 #
-# *20 minutes, hard.* Open-ended: many answers are right. Padding on the left moved every model with a table. It need
+# *20 minutes, medium.* Open-ended: many answers are right. Padding on the left moved every model with a table. It need
 # not. Build a table $R$ for one head of Random, without a causal mask, whose map of a text stays as it
-# is when fillers stand in front.
+# is when fillers stand in front, and in which a word looks more at what stands near.
 #
 # Why the series asks it: you have seen where an S is bound to positions. Now find what a table must give up to be
-# free of them, and that it need not give up everything. Models in use add such a number to their scores: T5 learns one
-# for each offset, ALiBi takes away more the further off a token is.
+# free of them, and that it need not give up everything.
 
 # %% exercise="07.6" points=1
 def table_for_padding(max_length):
@@ -1461,7 +1460,8 @@ def table_for_padding(max_length):
     A text of n words with m fillers in front (m + n at most max_length) has the map softmax(R[m:m+n, m:m+n]), row by
     row: the columns of the fillers are masked. For every n this map must be the same for every m, to 0.0001.
     And the map must be worth having: in a text of two or more words, in every row, the largest weight is at most 0.9,
-    and larger than the smallest by at least 0.05.
+    and larger than the smallest by at least 0.05. To both sides of the row's own word the weights fall: each is at
+    least 5 % smaller than the one beside it that is nearer to that word.
     """
     ### BEGIN SOLUTION
     position = torch.arange(max_length)
@@ -1493,16 +1493,19 @@ check("07.6", table_for_padding)
 
 # %% [markdown] solution="07.6"
 # A filler in front moves each word down one row and one column. So $R$ may depend on how far the key stands from the
-# query, and on nothing else: the same numbers along each diagonal. With every number added to a whole row free, there
-# is more: the second way has the same row everywhere, and looks as if it named positions. But its numbers rise by equal
-# steps, and a softmax cannot tell such a row from one that begins later.
+# query, and on nothing else: the same numbers along each diagonal. One thing more is free, since the softmax does not
+# see it: a number that is added to a whole row. The second way has one for each row, and falls faster to the right than
+# to the left. Models in use add such a number to their scores: T5 learns one for each offset, ALiBi takes away more the
+# further off a token is.
 
 # %% solution="07.6"
-def table_for_padding_by_columns(max_length):
-    return 0.4 * torch.arange(max_length).float().expand(max_length, max_length)
+def table_for_padding_with_two_slopes(max_length):
+    position = torch.arange(max_length).float()
+    offset = position - position[:, None]
+    return torch.where(offset > 0, -0.7 * offset, 0.3 * offset) + position[:, None].sin()
 
 
-check("07.6", table_for_padding_by_columns)
+check("07.6", table_for_padding_with_two_slopes)
 
 # %% [markdown]
 # ## Three sentences to keep

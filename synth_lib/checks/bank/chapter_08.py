@@ -79,6 +79,10 @@ def _rule(choose=max, needs=None, compare=int.__ge__, useless=lambda levels: max
     return answer
 
 
+def _first(levels):
+    return levels[0]
+
+
 def _solves_by_sets(conditioned_on, trained, task):
     enough = {"position": {NOTHING, OWN, ALL} if trained else {OWN, ALL}, "token": {OWN, ALL}, "pair": {ALL}}
     return bool(enough[task] & set(conditioned_on))
@@ -109,8 +113,20 @@ SOLVES = Exercise(
     wrong=mistakes({
         EQUATIONS: {
             "a mixture is taken to be as weak as its weakest part.": _rule(choose=min),
-            "only the first part of a mixture is looked at.": _rule(choose=lambda levels: levels[0]),
+            "only the first part of a mixture is looked at.": _rule(choose=_first),
             "only the last part of a mixture is looked at.": _rule(choose=lambda levels: levels[-1]),
+            "only the first part of a mixture is looked at, also to say whether its rows can be moved.":
+                _rule(choose=_first, useless=lambda levels: levels[0] == 0),
+            "only the first part of a mixture is looked at, and it plays no part whether S is trained.":
+                _rule(choose=_first, useless=lambda levels: False),
+            "only the first part of a mixture is looked at, and what is frozen is held to solve nothing.":
+                _rule(choose=_first, useless=lambda levels: True),
+            "a mixture is taken for its weakest part, also to say whether its rows can be moved.":
+                _rule(choose=min, useless=lambda levels: min(levels) == 0),
+            "a mixture is taken for its weakest part, and it plays no part whether S is trained.":
+                _rule(choose=min, useless=lambda levels: False),
+            "a mixture is taken for its weakest part, and what is frozen is held to solve nothing.":
+                _rule(choose=min, useless=lambda levels: True),
             "each S is allowed its own task alone; whoever reads more can leave unread what is not needed.":
                 _rule(compare=int.__eq__),
             "the position is held to be known to Random alone; but the token contains its position.":
