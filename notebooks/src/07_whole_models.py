@@ -1443,8 +1443,8 @@ for name in nine:
 # each of twelve layers, which is much more than the paper's 1 million. (Without the $d^2$ Dense and Factorized Dense
 # would fit, and the two mixtures would not.)
 #
-# By our count Transformer and Random are equal, while the paper prints 68 and 67. The rows that fit agree with each
-# other on what is shared, the printed number minus the scores, and 68 alone stands apart. With 67, the number of
+# By our count Transformer and Random are equal, while the paper prints 68 and 67. The four rows that fit and hold a
+# Random agree on what is shared, the printed number minus the scores, and 68 stands apart. With 67, the number of
 # Random, all five would agree. The folded cell has the numbers.
 
 # %% fold=true
