@@ -592,14 +592,14 @@ def _best_guess(known, right):
 
 def _numbers_of(sentences, count, length):
     """The answer as (pointer, key), int64, or an error that says what is no sentence."""
-    if not (isinstance(sentences, tuple) and len(sentences) == 2):
+    if not (isinstance(sentences, (tuple, list)) and len(sentences) == 2):
         raise TypeError("the result should be a tuple of two tensors, (pointer, key)")
     for name, numbers in zip(("pointer", "key"), sentences, strict=True):
-        if not isinstance(numbers, torch.Tensor) or numbers.is_floating_point() or numbers.dtype == torch.bool:
+        if not isinstance(numbers, torch.Tensor) or numbers.dtype != torch.int64:
             raise TypeError(f"{name} should be a tensor of whole numbers, int64")
         if tuple(numbers.shape) != (count, length):
             raise ValueError(f"the shape of {name} is {tuple(numbers.shape)}, but should be ({count}, {length})")
-    pointer, key = (numbers.long() for numbers in sentences)
+    pointer, key = sentences
     for name, numbers in (("pointer", pointer), ("key", key)):
         if numbers.min() < 0 or numbers.max() >= length:
             raise ValueError(f"{name} has numbers outside of 0 to {length - 1}")
