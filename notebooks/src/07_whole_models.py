@@ -260,9 +260,8 @@ class OurBlock(nn.Module):
 
 for name, score in nine.items():
     block = OurBlock(12, 3, 8, score, causal=True)
-    axes(block(x), "batch length d_model", "the same as x")
-    in_S, in_all = (sum(p.numel() for p in part.parameters()) for part in (block.attention.score, block))
-    print(f"{name:>17}: {in_S:4} of {in_all:,} parameters are those of S")
+    axes(block(x), "batch length d_model", name)
+print("all nine: tokens", tuple(x.shape), "in, tokens", tuple(block(x).shape), "out")
 
 # %% [markdown]
 # ### Exercise 07.1: what each part adds
@@ -381,8 +380,11 @@ class OurLanguageModel(nn.Module):
         return self.norm(x) @ self.token.weight.T
 
 # %% [markdown]
-# Predict the shape of the result, and what changes in it if the *last* token changes. (The dictionary `sizes` serves
-# all models to come.)
+# Predict the shape of the result, and at which positions it changes if the *last* of the 6 tokens changes. (The
+# dictionary `sizes` serves all models to come.)
+
+# %%
+my_logits = {"shape": None, "positions that move": None}  # a tuple and a list
 
 # %%
 sizes = {"vocab": 24, "d_model": 12, "head": 3, "layer": 2, "max_length": 8}
@@ -394,7 +396,7 @@ for name, score in nine.items():
     logits = axes(model(tokens), "batch length vocab", "logits")
     moved[name] = [t for t in range(6) if not equal(model(other_end)[:, t], logits[:, t])]
 assert len(set(map(tuple, moved.values()))) == 1  # all nine agree
-print("logits:", tuple(logits.shape), " positions that move:", moved["Random"])
+compare_guess(my_logits, {"shape": tuple(logits.shape), "positions that move": moved["Random"]})
 
 # %% [markdown]
 # One pass gives a prediction at *every* position: the logits at position $i$ are about token $i + 1$ and know the
@@ -481,7 +483,7 @@ for name, numbers in {"probability": ordered, "running sum": ordered.cumsum(dim=
 #
 # ### Exercise 07.2: top-p
 #
-# *15 minutes, medium.* Return the probabilities after top-p for a batch of rows. Every row has its own number of
+# *20 minutes, medium.* Return the probabilities after top-p for a batch of rows. Every row has its own number of
 # allowed words.
 
 # %% exercise="07.2" points=2
@@ -653,7 +655,7 @@ compare_guess(my_share, {name: share[name] for name in my_share})
 #
 # ### Exercise 07.3: several tokens at once
 #
-# *20 minutes, hard.* A prompt is not read token by token. Its tokens come at once, and so do the words that a cache
+# *30 minutes, hard.* A prompt is not read token by token. Its tokens come at once, and so do the words that a cache
 # has not seen yet. The scores are the plain sum $R + F(X)$, in the spirit of equation (9), without biases. You get
 # the newest tokens and the values of those before them. Return the rows of the newest tokens, and all values.
 
@@ -726,6 +728,9 @@ def next_steps_one_by_one(tokens, past, R, W1, W2, G):
 check("07.3", next_steps_one_by_one)
 
 # %% [markdown]
+# > **A good place to stop.** You have built a block and a model that writes. Two further parts follow: padding and
+# > classifying up to exercise 07.4, then translating and beam search.
+#
 # ## Reading whole texts: positions and padding
 #
 # A model that only reads, an *encoder*, needs no causal mask. Its last rows are the result; there are no logits.
@@ -902,20 +907,33 @@ print("the second sentence begins at position", second_starts)
 
 # %% [markdown]
 # Change a word of the *first* sentence, "dog" to "bird". Do the rows of the words of the *second* sentence move in
-# the attention map?
+# the attention map? Write True or False:
+
+# %%
+my_rows = {
+    "Transformer, layer 0": None, "Dense, layer 0": None, "Dense, layer 1": None,
+    "Random, layer 0": None, "Random, layer 1": None,
+}
 
 # %%
 other_pairs = pairs.clone()
 other_pairs[0, 1] = number["bird"]
 second = slice(second_starts[0], 7)
-print(f"{'':>17}  layer 0  layer 1")
+second_moves = {}
 for name, score in nine.items():
     model = shaken(Classifier(label=5, **sizes, score=score))
     maps, other_maps = (model.attention_maps(some, [7, 8]) for some in (pairs, other_pairs))
     for one in (*maps, *other_maps):
         Axes(batch=2, head=3, length=8)(one, "batch head query key", name)
     both = zip(maps, other_maps, strict=True)
-    print(f"{name:>17}  {'    '.join(moves(one[0, :, second], other[0, :, second]) for one, other in both)}")
+    second_moves[name] = [moves(one[0, :, second], other[0, :, second]) for one, other in both]
+
+compare_guess(my_rows, {
+    asked: second_moves[asked.split(",")[0]][int(asked[-1])] == "moves" for asked in my_rows
+})
+print(f"\n{'':>17}  layer 0  layer 1")
+for name, in_layers in second_moves.items():
+    print(f"{name:>17}  {'    '.join(in_layers)}")
 
 # %% [markdown]
 # With the dot product they move at once. With Dense not in layer 0, where a word knows only itself; in layer 1 it
@@ -928,7 +946,7 @@ for name, score in nine.items():
 #
 # ### Exercise 07.4: one row for each sentence of a pair
 #
-# *12 minutes, medium.* To compare two sentences outside of the model, one wants a row for each. There are no lengths
+# *15 minutes, medium.* To compare two sentences outside of the model, one wants a row for each. There are no lengths
 # here: read from the tokens what belongs where.
 
 # %% exercise="07.4" points=1
@@ -1049,8 +1067,18 @@ for score in ("dot_product", "dense", "factorized_dense", "random", "factorized_
     _, by_target = layer(other_target, memory)
     answers[score] = [moves(*two) for two in ((by_source, weights), (by_target, weights), (new_y, y))]
 
+# %%
+compare_guess(my_map, {score: answers[score][0] == "moves" for score in my_map})
+print(f"\n{'':>17}  map by source  map by target  y by source")
+for score, (by_source, by_target, y_by_source) in answers.items():
+    print(f"{score:>17}  {by_source:13}  {by_target:13}  {y_by_source}")
+
 # %% [markdown]
-# Before the answers, an example: two sources with the same words in another order. The "learned" numbers are made by
+# The first column: a synthesized map never moves with the source, which comes in through the values alone. Row *t* of
+# Random knows that it stands at position *t* of the target; row *t* of Dense knows the word that was written there.
+# Neither can ask where in *this* source the word stands that is needed now.
+#
+# An example: two sources with the same words in another order. The "learned" numbers are made by
 # hand: a German word gets the row of its English translation, so the dot product finds it. $R$ gets the best table
 # for the first source. (The target leaves "small" out.)
 
@@ -1076,18 +1104,10 @@ for source in ("the dog saw a small bird", "the small dog saw a bird"):
 # %%
 for source, (by_dot_product, by_random) in right.items():
     print(f"{source}: right rows, dot product {by_dot_product} of 5, Random {by_random} of 5")
-compare_guess(my_map, {score: answers[score][0] == "moves" for score in my_map})
-print(f"\n{'':>17}  map by source  map by target  y by source")
-for score, (by_source, by_target, y_by_source) in answers.items():
-    print(f"{score:>17}  {by_source:13}  {by_target:13}  {y_by_source}")
 
 # %% [markdown]
 # In the second source only "der" and "Vogel" of Random's map are right. Another table would be right for the second
 # and wrong for the first.
-#
-# The first column: a synthesized map never moves with the source, which comes in through the values alone. Row *t* of
-# Random knows that it stands at position *t* of the target; row *t* of Dense knows the word that was written there.
-# Neither can ask where in *this* source the word stands that is needed now.
 #
 # Two ways are left. The encoder can carry each word to the position where the target will look for it. And Dense in the
 # second block of the decoder reads a token that has already met the source. Random has only the first:
@@ -1274,7 +1294,7 @@ for alpha in (0.0, 0.6):
 #
 # ### Exercise 07.5: where the order changes
 #
-# *15 minutes, medium.* Somewhere between $\alpha = 0$ and 0.6 the winner changed. Where? Find the place, for any
+# *20 minutes, medium.* Somewhere between $\alpha = 0$ and 0.6 the winner changed. Where? Find the place, for any
 # number of finished outputs, and do not try out a list of values.
 
 # %% exercise="07.5" points=1
@@ -1401,12 +1421,13 @@ for name, score in nine.items():
     counts = tuple(sum(parameter.numel() for parameter in model.parameters()) for model in models)
     assert counts == by_formula(score, **base), name
     whole[name] = counts[2]
-print(f"{'translation model':>17} {'ours':>11} | more than Fixed Random, in millions: ours, the paper")
+print("parameters of a translation model, and how many millions more than Fixed Random it has")
+print(f"{'':>17} {'by our count':>12} | {'our count':>9}  {'the paper':>9}")
 for name in nine:
     ours = (whole[name] - whole["Fixed Random"]) / 1e6
     paper = printed[name] - printed["Fixed Random"]
     fits = "fits" if abs(ours - paper) < 1 else "does not fit"  # a difference of two rounded numbers
-    print(f"{name:>17} {whole[name]:11,} | {ours:5.2f} {paper:3}  {fits}")
+    print(f"{name:>17} {whole[name]:12,} | {ours:9.2f}  {paper:9}  {fits}")
     if "Dense" in name:  # what the text says of d^2
         without = ours - 12 * 512**2 / 1e6
         assert (abs(without - paper) < 1) == (name in ("Dense", "Factorized Dense"))
@@ -1422,8 +1443,9 @@ for name in nine:
 # each of twelve layers, which is much more than the paper's 1 million. (Without the $d^2$ Dense and Factorized Dense
 # would fit, and the two mixtures would not.)
 #
-# And by our count Transformer and Random are equal, while the paper prints 68 and 67. What do the rows that fit say of
-# all that is shared? The printed number, give or take half a million, minus the scores:
+# By our count Transformer and Random are equal, while the paper prints 68 and 67. The four rows that fit and hold a
+# Random agree on what is shared, the printed number minus the scores, and 68 stands apart. With 67, the number of
+# Random, all five would agree. The folded cell has the numbers.
 
 # %% fold=true
 # @title What the rows with Random leave for the shared part, and the Transformer beside them
@@ -1439,19 +1461,16 @@ for million in (68, 67):
     print(f"the Transformer, were it {million}: {million - 0.5 - own:.2f} to {million + 0.5 - own:.2f}, {meets} them")
 
 # %% [markdown]
-# The four rows agree with each other, and 68 alone stands apart. With 67, the number of Random, all five would agree.
-#
 # ## What is left
 #
 # ### Stretch 07.6: a table that does not mind padding on the left
 #
-# *20 minutes, hard.* Open-ended: many answers are right. Padding on the left moved every model with a table. It need
+# *20 minutes, medium.* Open-ended: many answers are right. Padding on the left moved every model with a table. It need
 # not. Build a table $R$ for one head of Random, without a causal mask, whose map of a text stays as it
-# is when fillers stand in front.
+# is when fillers stand in front, and in which a word looks more at what stands near.
 #
 # Why the series asks it: you have seen where an S is bound to positions. Now find what a table must give up to be
-# free of them, and that it need not give up everything. Models in use add such a number to their scores: T5 learns one
-# for each offset, ALiBi takes away more the further off a token is.
+# free of them, and that it need not give up everything.
 
 # %% exercise="07.6" points=1
 def table_for_padding(max_length):
@@ -1461,7 +1480,8 @@ def table_for_padding(max_length):
     A text of n words with m fillers in front (m + n at most max_length) has the map softmax(R[m:m+n, m:m+n]), row by
     row: the columns of the fillers are masked. For every n this map must be the same for every m, to 0.0001.
     And the map must be worth having: in a text of two or more words, in every row, the largest weight is at most 0.9,
-    and larger than the smallest by at least 0.05.
+    and larger than the smallest by at least 0.05. To both sides of the row's own word the weights fall: each is at
+    least 5 % smaller than the one beside it that is nearer to that word.
     """
     ### BEGIN SOLUTION
     position = torch.arange(max_length)
@@ -1493,16 +1513,19 @@ check("07.6", table_for_padding)
 
 # %% [markdown] solution="07.6"
 # A filler in front moves each word down one row and one column. So $R$ may depend on how far the key stands from the
-# query, and on nothing else: the same numbers along each diagonal. With every number added to a whole row free, there
-# is more: the second way has the same row everywhere, and looks as if it named positions. But its numbers rise by equal
-# steps, and a softmax cannot tell such a row from one that begins later.
+# query, and on nothing else: the same numbers along each diagonal. One thing more is free, since the softmax does not
+# see it: a number that is added to a whole row. The second way has one for each row, and falls faster to the right than
+# to the left. Models in use add such a number to their scores: T5 learns one for each offset, ALiBi takes away more the
+# further off a token is.
 
 # %% solution="07.6"
-def table_for_padding_by_columns(max_length):
-    return 0.4 * torch.arange(max_length).float().expand(max_length, max_length)
+def table_for_padding_with_two_slopes(max_length):
+    position = torch.arange(max_length).float()
+    offset = position - position[:, None]
+    return torch.where(offset > 0, -0.7 * offset, 0.3 * offset) + position[:, None].sin()
 
 
-check("07.6", table_for_padding_by_columns)
+check("07.6", table_for_padding_with_two_slopes)
 
 # %% [markdown]
 # ## Three sentences to keep

@@ -7,7 +7,7 @@
 # - **Before you start:** chapters [02](02_dense.ipynb), [03](03_random.ipynb) and [06](06_mixtures.ipynb):
 #   Dense, Random, mixtures. [04](04_factorized_dense.ipynb) and [05](05_factorized_random.ipynb) help with
 #   two of the exercises.
-# - **Time:** about 120 minutes, 59 of them for the four exercises; the stretch exercise takes 30 more.
+# - **Time:** about 115 minutes, 64 of them for the four exercises; the stretch exercise takes 30 more.
 # - **Level:** medium.
 # - **Of use elsewhere:** the task *pair* is a form of *associative recall*, on which models without attention are
 #   compared today (Arora et al. 2023, *Zoology*); *induction* has its name from the induction heads of Olsson et al.
@@ -218,8 +218,8 @@ for name, share in guess.items():
     print(f"{name:>5}: {share:.2f}")
 
 # %% [markdown]
-# `one_hot` turns a value into a row with a single 1. Keep these numbers: whoever cannot look at the right
-# position should end up near 0.26, neither at 0.1 nor anywhere else.
+# `one_hot` turns a value into a row with a single 1. Keep these numbers: in the model of this chapter, expect about
+# 0.26 from an S that cannot look at the right position, and not 0.1.
 #
 # ### Exercise 08.2: a guess when positions are not alike
 #
@@ -354,8 +354,8 @@ print("before training: like a blind guess. After 200 steps: more than 0.95 of t
 # %% [markdown]
 # ### Train a hundred
 #
-# Twelve S, three tasks, three *seeds*: the same model from three random starts, on other sentences, so that no
-# result is one seed's luck.
+# Twelve S (the ten kinds, and two of them frozen as well), three tasks, three *seeds*: the same model from three
+# random starts, on other sentences, so that no result is one seed's luck. That makes 108 models.
 #
 # `probes.train_side_by_side` is the same loop for several models at once: it stacks their parameters along a new
 # axis, and `vmap` of torch runs one computation for the whole stack. Two things are added. $R$, $R_1$ and $R_2$
@@ -386,7 +386,7 @@ for name, score in names.items():
     )
     for task in draws:
         measured[name, task] = [probes.accuracy(trained[name, task, seed], draws[task]) for seed in seeds]
-print(len(trained), "models are trained")
+assert len(trained) == 108
 
 # %% fold=true
 # @title Guards: each model got what it would have got alone, and a frozen S did not move
@@ -685,20 +685,22 @@ print("Dense, Factorized Dense:", compare(two_positions, *both_dense))
 # so they are easy: a peak in $A$, two peaks in $B$.
 #
 # Which positions are hard? Three that share no column and no row, such as 0, 4 and 8. All three products must be
-# the same, and higher than all others. Two of the three numbers of $A$ have the same sign; look at these two
-# alone, say 2 and 3. To make both wanted products 12, $B$ must be 6 and 4:
-#
-# | | $A = 2$ | $A = 3$ |
-# |---|---|---|
-# | $B = 6$ | **12** wanted | 18 |
-# | $B = 4$ | 8 | **12** wanted |
-#
-# The other two, the *cross* products, are 18 and 8. They multiply to 144, as the wanted ones do, 12 times 12: so
-# they cannot both be below 12, and 18 beats what you want. If the wanted products are *negative*, $B = -6$ and
-# $-4$, all four are negative, $-12$ twice, $-18$ and $-8$: now $-8$ beats them. And if a wanted product is 0, one
-# of its two factors is 0, and a cross product is 0 as well. With *two* positions you escape by two numbers of $A$
-# of different sign, plus times plus and minus times minus; then the cross products are negative. With three, two
-# numbers of $A$ share a sign.
+# the same, and higher than all others. Two of the three numbers of $A$ have the same sign (or one is 0). Look at these
+# two alone: two products are wanted, and beside them stand two *cross* products. Four tries:
+
+# %%
+for A, B in (((2, 3), (6, 4)), ((2, 3), (-6, -4)), ((2, 3), (0, 0)), ((2, -3), (6, -4))):
+    wanted, cross = [A[0] * B[0], A[1] * B[1]], [A[1] * B[0], A[0] * B[1]]
+    wins = "wins" if min(wanted) > max(cross) else "does not win"
+    print(f"A = {A}, B = {B}: wanted {wanted}, cross {cross}: what is wanted {wins}")
+
+# %% [markdown]
+# - **Wanted products above 0:** the cross products multiply to the same, 18 times 8 is 12 times 12. So they cannot
+#   both be below 12.
+# - **Below 0:** all four are, and by the same rule one cross product is closer to 0.
+# - **0:** one of its two factors is 0, so a cross product is 0 as well.
+# - **Two numbers of $A$ with different signs:** plus times plus and minus times minus. That is the way out, but of
+#   three numbers two share a sign. So two positions escape, and three do not.
 
 # %%
 three_positions = (j - n) % 4 == 0
@@ -713,9 +715,9 @@ print("the same with 4 x 3:    ", compare(three_positions, *turned))
 #
 # ### Exercise 08.3: a task for Dense that Factorized Dense cannot learn
 #
-# *25 minutes, hard.* Design a wanted map that separates the two, for any $a$ and $b$ of at least 3: also where
-# the example above, every fourth position, fits the table. The check trains both, for tables with 3, 4 and 5
-# columns, and looks at the gap. It needs a few seconds.
+# *30 minutes, hard.* Design a wanted map that separates the two, for any $a$ and $b$ of at least 3: also where
+# the example above, every fourth position, fits the table. The check takes tables with 3, 4 and 5 columns. What no
+# argument decides, it trains, and looks at the gap: that takes seconds, on a busy machine longer.
 
 # %% exercise="08.3" points=3
 def positions_of_number(tile, repeat, length):
@@ -935,8 +937,6 @@ def shares(records, **wanted):
 # %%
 depth = recorded("depth")
 small = [record for record in depth if record["length"] == 6]
-settings = ("steps", "batch", "learning_rate", "d_model", "seeds")
-print({name: small[0][name] for name in settings})
 counts_of_other_five = few_one_hot.sum(dim=1, keepdim=True) - few_one_hot
 small_guess = (counts_of_other_five.amax(dim=-1) / 5).mean().item()
 print(f"counting guess {small_guess:.2f}")
@@ -1033,7 +1033,8 @@ assert min(shares(twelve, score="dot_product")) > 0.99
 # ## Other probes
 #
 # Five more tasks that people use to test attention: eight tokens of one part, ten different ones; whole blocks,
-# one or two layers; the same four S. Which of the five need a comparison?
+# one or two layers; the same four S. Which of the five need a comparison? Write down for which of them Random, which
+# reads nothing, reaches 0.95 with two blocks.
 #
 # - **copying:** every token, itself.
 # - **reversing:** the token at the mirrored position.
@@ -1042,9 +1043,12 @@ assert min(shares(twelve, score="dot_product")) > 0.99
 # - **induction:** the last token has occurred once before; all others differ from one another. What came right
 #   after it then? (Asked at the last position alone.)
 #
-# First the floor. A blind answer knows the position and nothing of the sentence: it says the most common right
-# answer of that position. (For sorting that is not bad: the first token is often 0.) For induction there is a
-# better guess: that of one who knows *which* tokens may have followed, and no more.
+# First the floor, in a folded cell. A blind answer knows the position and nothing of the sentence: it says the most
+# common right answer of that position. (For sorting that is not bad: the first token is often 0.) For induction there
+# is a better guess: that of one who knows *which* tokens may have followed, and no more.
+
+# %%
+my_probes = {"copying": None, "reversing": None, "sorting": None, "counting": None, "induction": None}  # True or False
 
 # %% fold=true
 # @title Compute the guesses
@@ -1057,15 +1061,22 @@ for task in ("copying", "reversing", "sorting", "counting", "induction"):
 (tokens,), _ = probes.induction(4000, torch.Generator().manual_seed(0), length=8, vocab=10)
 candidates = (tokens[:, 1:7] != tokens[:, 7:]).sum(dim=1)  # what may have followed, other than my own token
 induction_guess = (1 / candidates).mean().item()
-standard_error = (induction_guess * (1 - induction_guess) / 1000) ** 0.5
 print(f"induction, for one who knows the tokens of the positions 1 to 6: {induction_guess:.2f}")
-print(f"its standard error in 1000 answers: {standard_error:.3f}")
 
-# %%
+# %% fold=true
+# @title Copying and reversing
 others = recorded("others")
-for task in dict.fromkeys(record["task"] for record in others):
+for task in ("copying", "reversing"):
     print(task)
     print_table([record for record in others if record["task"] == task], "layer")
+
+# %%
+for task in ("sorting", "counting", "induction"):
+    print(task)
+    print_table([record for record in others if record["task"] == task], "layer")
+compare_guess(my_probes, {
+    task: min(shares(others, task=task, score="random", layer=2)) > 0.95 for task in my_probes
+})
 
 # %% [markdown]
 # What the records say, task by task:
@@ -1080,13 +1091,11 @@ for task in dict.fromkeys(record["task"] for record in others):
 # - **counting:** it sounds like comparing, but the counts of *all* tokens are in the average again, and the
 #   own token picks one of them. With one layer the seeds differ more than the scores; with two, Random and the
 #   dot product are a little ahead of Fixed Random.
-# - **induction:** with one layer nobody is more than 0.09 above the guess of one who knows which tokens there are. But
-#   Fixed Random, Random and Dense each have a seed more than three standard errors above it: that guess is no
-#   limit. An uneven average can also tell a little of *where* a token stands, as in the second way by hand. With two
-#   layers the dot product does it: the first can fetch the token before me, the second can find where *that* equals
-#   the last token. Did you expect Dense to fail? It gets there with two layers as well, and Random part of the way.
-#   The first way by hand fits: bind each token to the one before it, then average. Fixed Random did not learn
-#   to fetch the token before.
+# - **induction:** with one layer nobody is more than 0.09 above the guess of one who knows which tokens there are.
+#   With two layers the dot product does it: the first can fetch the token before me, the second can find where
+#   *that* equals the last token. Did you expect Dense to fail? It gets there with two layers as well, and Random
+#   part of the way. The first way by hand fits: bind each token to the one before it, then average. Fixed Random did
+#   not learn to fetch the token before.
 #
 # Two lessons. What *sounds* like a comparison need not be one: ask what an average already tells. And a block
 # is more than its map.
@@ -1101,9 +1110,7 @@ for score in names_of_four:
         fixed = shares(others, task="counting", score="fixed_random", layer=2)
         assert max(fixed) < min(shares(others, task="counting", score=score, layer=2))
     assert min(shares(others, task="sorting", score=score, layer=2)) > 0.99
-    one_layer = max(shares(others, task="induction", score=score, layer=1))
-    assert one_layer < induction_guess + 0.09
-    assert (one_layer > induction_guess + 3 * standard_error) == (score != "dot_product")
+    assert max(shares(others, task="induction", score=score, layer=1)) < induction_guess + 0.09
 for score in names_of_four[1:]:
     assert min(shares(others, task="reversing", score=score)) > 0.99
     assert min(shares(others, task="sorting", score=score)) > 0.99
@@ -1141,8 +1148,8 @@ print(f"counting guess with 24 positions: {longer_guess:.2f}")
 # %% [markdown]
 # - **position:** nobody, not even the dot product. All have learned "look at $11 - i$", and now the right
 #   position is $23 - i$. At the trained positions they are right about as often as a stranger's value happens to
-#   be the same, 1 in 10; at the new ones the mean is not above the counting guess. *Where* was learned as a
-#   number, not as a rule.
+#   be the same, 1 in 10; at the new ones the mean of the three seeds is not above the counting guess, though single
+#   seeds are. *Where* was learned as a number, not as a rule.
 # - **token:** Dense and the dot product are right in about half of the cases: half of the pointers name a
 #   position that was trained.
 # - **pair:** the dot product keeps most of it. Keys and pointers are the same numbers as before, and *comparing

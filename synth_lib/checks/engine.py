@@ -26,7 +26,7 @@ from synth_lib.checks.compare import bracketed, differ, difference, first_index,
 from synth_lib.checks.exercise import Draw
 from synth_lib.checks.runner import in_this_process
 
-SECONDS = 8  # for all that an answer computes in one check
+SECONDS = 8  # for all that an answer computes in one check; what the check trains with its result does not count
 SEARCH = 1.25  # times as long it may take with the search for the known mistake
 PRINTED = 2000  # characters of the answer's own print that a check lets through
 LOCK = threading.RLock()  # an answer prints, warns and sets torch for the whole process: one at a time
@@ -184,7 +184,11 @@ class _Answer:
         self.outcomes.append(outcome)
         if outcome.end != "result":
             raise _Stop("not answered" if outcome.end == "blank" else "wrong", self.message_of(outcome, arguments))
-        return outcome.result
+        try:
+            return _measured(self.exercise, outcome.result, arguments)
+        except Exception as error:
+            text = " ".join(str(error).split()).removesuffix(".")
+            raise _Stop("wrong", f"Not yet: {text[:300]}.{_sizes(arguments)}") from None
 
     def message_of(self, outcome, arguments):
         """What to say of a call without a result."""
@@ -208,6 +212,7 @@ class _Answer:
             case "time":
                 message = f"Your code has not come to an end after {self.seconds} seconds, and was stopped{line}."
                 message += " Does every loop end? A while needs something that changes in each round."
+                message += " If there is no loop, the machine may be busy: run it again."
                 return f"{message}{_sizes(arguments)}"
         known = next((mistake for mistake in self.exercise.wrong if _raises(mistake, outcome)), None)
         known = f" {_sentence([known.diagnosis], [known.section])}" if known else ""
@@ -342,8 +347,8 @@ def _known_mistake(exercise, call, seeds, results, expected):
 
     def is_known(mistake, part=None):
         """Whether this mistake, run on the same inputs, gives exactly the reader's results, or this part of each."""
-        if time.monotonic() - call.started > SEARCH * call.seconds:
-            return False
+        if not exercise.measure and time.monotonic() - call.started > SEARCH * call.seconds:
+            return False  # what the check itself measures takes its time, and the verdict does not hang on it
         try:
             wrong = [_known(mistake.answer, exercise, seed) for seed in seeds]
         except Exception:  # a mistake may break where the reader's code does not: then it is another one
@@ -391,7 +396,12 @@ def _raises(mistake, outcome):
 
 @functools.cache  # a reader asks many times, and what is right or a known mistake gives the same every time
 def _known(answer, exercise, seed):
-    return plain_copy(exercise.run(answer, **exercise.inputs(Draw(seed))))
+    result = plain_copy(exercise.run(answer, **exercise.inputs(Draw(seed))))
+    return _measured(exercise, result, exercise.inputs(Draw(seed)))
+
+
+def _measured(exercise, result, arguments):
+    return exercise.measure(result, **arguments) if exercise.measure else result
 
 
 def _with(text):

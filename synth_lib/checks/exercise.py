@@ -132,7 +132,10 @@ class Exercise:
         example: makes small arguments, for which a wrong answer is shown beside the expected result; for an exercise
             where the numbers do not tell how they are made. They are never among the inputs that are judged.
         forbidden: functions and classes of the library that do the exercise; an answer that calls one is refused.
-        trials: on how many inputs an answer is judged; fewer where it trains.
+        trials: on how many inputs an answer is judged; fewer where the check trains.
+        measure: measure(result, **arguments) is compared in place of what `run` gives. The check computes it, a
+            training for instance, and not in the answer's time: so a busy machine makes it slow, and never wrong. Its
+            error says what is wrong with the result.
     """
 
     key: str
@@ -149,6 +152,7 @@ class Exercise:
     example: Callable | None = None
     forbidden: tuple = ()
     trials: int = TRIALS
+    measure: Callable | None = None
 
 
 def told_apart(inputs, answers):

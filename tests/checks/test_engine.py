@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 from collections import namedtuple
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import nbformat
 import numpy as np
@@ -28,6 +28,17 @@ def _inputs(draw):
 
 def exercise(key, right, wrong=(), inputs=_inputs, returns="", **options):
     return Exercise(key, "a title", 5, "easy", inputs, returns, (right,), tuple(wrong), **options)
+
+
+CLOCK = [0.0]  # what a test may put in the place of the engine's clock
+
+
+def _slow_sum(result):
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0), "the answer's alarm is on"
+    CLOCK[0] += 100
+    if result.dim() != 2:
+        raise ValueError("the result should have two axes")
+    return result.sum().item()
 
 
 NOT_ANSWERED = "Not answered yet: the line raise NotImplementedError is reached."
@@ -76,6 +87,13 @@ EXERCISES = [
         properties=(ZeroOutside("mask"), Reads("x", 0, 0, earlier=True)),
     ),
     exercise("99.13", lambda scores, scale: scores.sigmoid(), forbidden=(checks.find, nn.Sigmoid.__call__, nn.Module)),
+    exercise(
+        "99.14",
+        lambda scores, scale: scores * scale,
+        [Mistake(lambda scores, scale: scores + scale, "it adds.", "Products")],
+        measure=lambda result, scores, scale: _slow_sum(result),
+        trials=1,
+    ),
     exercise(
         "99.9",
         lambda: nn.Linear(2, 3),
@@ -464,6 +482,21 @@ def test_only_what_is_over_time_is_stopped():
 
     for _ in range(2):
         assert verdict("99.1", slow, "right", seconds=4) == "Right."
+
+
+def test_what_the_check_measures_is_not_in_the_time_of_the_answer(monkeypatch):
+    """The right answer is right, and a mistake is named, however long it takes; an endless loop is stopped as ever."""
+    monkeypatch.setattr(engine, "time", SimpleNamespace(monotonic=lambda: CLOCK[0]))
+    assert verdict("99.14", lambda scores, scale: scale * scores, "right") == "Right."
+    message = verdict("99.14", lambda scores, scale: scale + scores, "wrong")
+    assert message == 'This looks like a known mistake: it adds. Read again: "Products".'
+    assert "has not come to an end after 1 seconds" in verdict("99.14", while_true, "wrong", seconds=1)
+
+
+def test_what_cannot_be_measured_is_said():
+    message = verdict("99.14", lambda scores, scale: scores.sum(), "wrong")
+    assert message.startswith("Not yet: the result should have two axes. (Inputs: scores (")
+    assert verdict("99.14", lambda scores, scale: None, "wrong").startswith("Not yet: ")
 
 
 def test_many_calls_share_the_time():

@@ -2,10 +2,12 @@
 
 from collections import Counter
 from functools import cache
+from itertools import combinations, permutations
 
 import torch
 from torch.nn.functional import one_hot
 
+from synth_lib.checks.compare import kind_of
 from synth_lib.checks.exercise import Exercise, mistakes, told_apart
 from synth_lib.lab.probes import distance_to, right_position
 
@@ -77,6 +79,10 @@ def _rule(choose=max, needs=None, compare=int.__ge__, useless=lambda levels: max
     return answer
 
 
+def _first(levels):
+    return levels[0]
+
+
 def _solves_by_sets(conditioned_on, trained, task):
     enough = {"position": {NOTHING, OWN, ALL} if trained else {OWN, ALL}, "token": {OWN, ALL}, "pair": {ALL}}
     return bool(enough[task] & set(conditioned_on))
@@ -107,8 +113,20 @@ SOLVES = Exercise(
     wrong=mistakes({
         EQUATIONS: {
             "a mixture is taken to be as weak as its weakest part.": _rule(choose=min),
-            "only the first part of a mixture is looked at.": _rule(choose=lambda levels: levels[0]),
+            "only the first part of a mixture is looked at.": _rule(choose=_first),
             "only the last part of a mixture is looked at.": _rule(choose=lambda levels: levels[-1]),
+            "only the first part of a mixture is looked at, also to say whether its rows can be moved.":
+                _rule(choose=_first, useless=lambda levels: levels[0] == 0),
+            "only the first part of a mixture is looked at, and it plays no part whether S is trained.":
+                _rule(choose=_first, useless=lambda levels: False),
+            "only the first part of a mixture is looked at, and what is frozen is held to solve nothing.":
+                _rule(choose=_first, useless=lambda levels: True),
+            "a mixture is taken for its weakest part, also to say whether its rows can be moved.":
+                _rule(choose=min, useless=lambda levels: min(levels) == 0),
+            "a mixture is taken for its weakest part, and it plays no part whether S is trained.":
+                _rule(choose=min, useless=lambda levels: False),
+            "a mixture is taken for its weakest part, and what is frozen is held to solve nothing.":
+                _rule(choose=min, useless=lambda levels: True),
             "each S is allowed its own task alone; whoever reads more can leave unread what is not needed.":
                 _rule(compare=int.__eq__),
             "the position is held to be known to Random alone; but the token contains its position.":
@@ -259,13 +277,12 @@ COUNTING_GUESS = Exercise(
 
 PERFECT, FAR = 0.03, 0.1  # right answers stay below the first with one score, and far above the second with the other
 LEARNS, NEARLY, NOT = "learns it", "nearly learns it", "does not learn it"
-SEPARATES, SOME_SIZES = "separates them", "separates them at some sizes alone"
+SEPARATES, SOME_SIZES = "separates them", "is within reach at some size"
 
 
 def _checked(positions, length):
-    kind = type(positions).__name__
     if not isinstance(positions, torch.Tensor):
-        raise TypeError(f"the result should be a bool tensor (length, length), but is of the type {kind}")
+        raise TypeError(f"the result should be a bool tensor (length, length), but is {kind_of(positions)}")
     if positions.dtype != torch.bool or tuple(positions.shape) != (length, length):
         other = f"{positions.dtype} {tuple(positions.shape)}"
         raise ValueError(f"the result should be bool ({length}, {length}), but is {other}")
@@ -277,26 +294,31 @@ def _checked(positions, length):
 
 @cache
 def _learned(rows, score, options):
-    distance = distance_to(torch.tensor(rows), score, **dict(options))
-    return LEARNS if distance < PERFECT else NOT if distance > FAR else NEARLY
+    for steps in (75, 150):  # what is learned soon is learned
+        distance = distance_to(torch.tensor(rows), score, steps=steps, **dict(options))
+        if distance < PERFECT:
+            return LEARNS
+    return NOT if distance > FAR else NEARLY
 
 
-def _reason(maps, kind_of, able, unable):
-    """maps: for each size the map, how the score that should learn it is called, and the other one; see _learned."""
-    kinds = {kind_of(*one) for one in maps}
-    if len(kinds) == 1 and kinds != {None}:
-        return {"your map": kinds.pop()}
-    verdicts = []
-    for positions, first, second in maps:
-        rows = tuple(map(tuple, positions.tolist()))
-        hard = _learned(rows, *second)
-        verdicts.append((_learned(rows, *first) if hard == NOT else LEARNS, hard))  # nothing is at stake: not trained
-    separated = [pair == (LEARNS, NOT) for pair in verdicts]
-    if any(separated):
-        return {"your map": SEPARATES if all(separated) else SOME_SIZES}
-    if any(first != LEARNS for first, _ in verdicts):
+def _reason(maps, kind_of_map, able, unable, impossible=lambda *one: False):
+    """What separates the two scores, or why nothing does; trained is only what no argument decides.
+
+    maps: for each size the map, how the score that should learn it is called, and the other one; see _learned.
+    kind_of_map, impossible: of one of these, a kind that the other score makes for certain, or None; whether it cannot.
+    """
+    kinds = {kind_of_map(*one) for one in maps}
+    if kinds != {None}:  # nothing to train: at this size, the other score makes it
+        return {"your map": kinds.pop() if len(kinds) == 1 else SOME_SIZES}
+    rows = [tuple(map(tuple, positions.tolist())) for positions, _, _ in maps]
+    hard = [NOT if impossible(*one) else _learned(row, *one[2]) for row, one in zip(rows, maps, strict=True)]
+    if NOT not in hard:
+        return {"your map": f"{unable} {LEARNS if LEARNS in hard else NEARLY}"}
+    if set(hard) != {NOT}:
+        return {"your map": SOME_SIZES}
+    if any(_learned(row, *one[1]) != LEARNS for row, one in zip(rows, maps, strict=True)):
         return {"your map": f"{able} does not learn it well"}
-    return {"your map": f"{unable} {LEARNS if any(hard == LEARNS for _, hard in verdicts) else NEARLY}"}
+    return {"your map": SEPARATES}
 
 
 def _kind_of_table(positions, dense, factorized):
@@ -324,14 +346,41 @@ def _kind_of_table(positions, dense, factorized):
     return next((kind for kind, fits in kinds if fits), None)
 
 
-def _run_dense(answer, tile, repeat, length):
+def _impossible_for_table(positions, dense, factorized):
+    """Whether every row wants three positions, and at most one more, that no products of signs can give.
+
+    They stand in different rows and columns of the table, and none of the six products between them is wanted. Two of
+    the three numbers of A share a sign (or one is 0), so one of these products is at least as high as a wanted one:
+    with k wanted positions, the distance is 1 / (2 k) or more, which is above FAR.
+    """
+    tile = dict(factorized[1])["a"]
+    return all(_has_hard_three(row.nonzero().flatten().tolist(), tile) for row in positions)
+
+
+def _has_hard_three(wanted, tile):
+    return len(wanted) <= 4 and any(
+        len({one % tile for one in three}) == len({one // tile for one in three}) == 3
+        and not any(one // tile * tile + other % tile in wanted for one, other in permutations(three, 2))
+        for three in combinations(wanted, 3)
+    )
+
+
+def _tables(tile, repeat):
     """With 3, 4 and 5 columns: a map that fits one table alone is found out."""
     third = 12 - tile - repeat
-    maps = []
-    for columns, lines in ((tile, repeat), (repeat, third), (third, tile)):
-        positions = _checked(answer(tile=columns, repeat=lines, length=columns * lines), columns * lines)
-        maps.append((positions, ("dense", ()), ("factorized_dense", (("a", columns), ("b", lines)))))
-    return _reason(maps, _kind_of_table, "Dense", "Factorized Dense")
+    return (tile, repeat), (repeat, third), (third, tile)
+
+
+def _maps_of_numbers(answer, tile, repeat, length):
+    return [answer(tile=a, repeat=b, length=a * b) for a, b in _tables(tile, repeat)]
+
+
+def _judge_dense(results, tile, repeat, length):
+    maps = [
+        (_checked(positions, a * b), ("dense", ()), ("factorized_dense", (("a", a), ("b", b))))
+        for positions, (a, b) in zip(results, _tables(tile, repeat), strict=True)
+    ]
+    return _reason(maps, _kind_of_table, "Dense", "Factorized Dense", _impossible_for_table)
 
 
 def _kind_of_map(positions, random, factorized):
@@ -349,12 +398,20 @@ def _kind_of_map(positions, random, factorized):
     return next((kind for kind, fits in kinds if fits), None)
 
 
-def _run_random(answer, length, rank):
-    """At this size, and at the mirrored one: 12 and 16, rank 2 and 3 change places."""
-    maps = []
-    for size, k in ((length, rank), (28 - length, 5 - rank)):
-        positions = _checked(answer(length=size, rank=k), size)
-        maps.append((positions, ("random", ()), ("factorized_random", (("rank", k),))))
+def _lengths(length, rank):
+    """This size, and the mirrored one: 12 and 16, rank 2 and 3 change places."""
+    return (length, rank), (28 - length, 5 - rank)
+
+
+def _maps_of_positions(answer, length, rank):
+    return [answer(length=size, rank=k) for size, k in _lengths(length, rank)]
+
+
+def _judge_random(results, length, rank):
+    maps = [
+        (_checked(positions, size), ("random", ()), ("factorized_random", (("rank", k),)))
+        for positions, (size, k) in zip(results, _lengths(length, rank), strict=True)
+    ]
     return _reason(maps, _kind_of_map, "Random", "Factorized Random")
 
 
@@ -423,12 +480,13 @@ FOR_DENSE = Exercise(
     key="08.3",
     title="a task for Dense that Factorized Dense cannot learn",
     name="positions_of_number",
-    minutes=25,
+    minutes=30,
     level="hard",
     inputs=lambda draw: draw.sizes("tile repeat", low=3, high=5),
     returns="bool, length length",
-    run=_run_dense,
-    trials=1,  # it trains six scores
+    run=_maps_of_numbers,
+    measure=_judge_dense,
+    trials=1,  # the check trains up to six scores
     right=(_diagonal_of_the_table, _of_grid(_shared_diagonal), _of_grid(lambda n, j, tile, repeat: _squares(n + j))),
     wrong=mistakes({
         FACTORIZED: {
@@ -450,8 +508,8 @@ FOR_DENSE = Exercise(
                 ),
             "the wanted positions are a cross: one column of the table and one row. A sharp A and a sharp B make it.":
                 _of_grid(lambda n, j, tile, repeat: (j % tile == n % tile) | (j // tile == n // tile)),
-            "it separates them for some sizes, but with another `tile` your positions fit the table.":
-                _of_grid(lambda n, j, tile, repeat: (j - n) % 4 == 0),
+            "it does not hold for every table: with one `tile` at least, Factorized Dense can make your positions, "
+            "as a column, a row, a block or the like.": _of_grid(lambda n, j, tile, repeat: (j - n) % 4 == 0),
             "the wanted positions are one row of the table; a peak in B alone makes it.":
                 _of_grid(lambda n, j, tile, repeat: j // tile == n // tile),
             "the wanted positions are a block: some columns of the table times some rows, which is a product.":
@@ -464,7 +522,7 @@ FOR_DENSE = Exercise(
                 ),
             "every position is wanted but one; one low product makes it.": _of_grid(lambda n, j, tile, repeat: j != n),
             "Factorized Dense learns it too: A and B can be low, 0 or negative, and minus times minus is high.":
-                _of_grid(lambda n, j, tile, repeat: (j + n) % 2 == 0),
+                _of_grid(lambda n, j, tile, repeat: (j % tile + j // tile + n) % 2 == 0),
         },
         EXERCISE_PLACES: {
             "Factorized Dense comes near it: little weight is at wrong positions, as when a row wants nearly all.":
@@ -481,8 +539,9 @@ FOR_RANDOM = Exercise(
     level="medium",
     inputs=lambda draw: {"length": draw.integer(12, 16), "rank": draw.integer(2, 3)},
     returns="bool, length length",
-    run=_run_random,
-    trials=1,  # it trains four scores
+    run=_maps_of_positions,
+    measure=_judge_random,
+    trials=1,  # the check trains up to four scores
     right=(
         _of_positions(_parity_of_common_bits),
         _half_at_random,
@@ -510,7 +569,7 @@ FOR_RANDOM = Exercise(
                 _of_positions(lambda i, j, length, rank: (j - i) % (length // 2) == 0),
             "the small rank comes near it: easy are rows like their neighbours, or with nearly all positions.":
                 _of_positions(lambda i, j, length, rank: (j != i) & ((i > 0) | (j != 1))),
-            "it separates them at one length and rank, but another rank reaches your rows.":
+            "it does not hold for every length and rank: with one of them, your rows are within reach.":
                 _of_positions(lambda i, j, length, rank: (j - i) % length < 3),
         },
     }),
@@ -533,14 +592,14 @@ def _best_guess(known, right):
 
 def _numbers_of(sentences, count, length):
     """The answer as (pointer, key), int64, or an error that says what is no sentence."""
-    if not (isinstance(sentences, tuple) and len(sentences) == 2):
+    if not (isinstance(sentences, (tuple, list)) and len(sentences) == 2):
         raise TypeError("the result should be a tuple of two tensors, (pointer, key)")
     for name, numbers in zip(("pointer", "key"), sentences, strict=True):
-        if not isinstance(numbers, torch.Tensor) or numbers.is_floating_point() or numbers.dtype == torch.bool:
+        if not isinstance(numbers, torch.Tensor) or numbers.dtype != torch.int64:
             raise TypeError(f"{name} should be a tensor of whole numbers, int64")
         if tuple(numbers.shape) != (count, length):
             raise ValueError(f"the shape of {name} is {tuple(numbers.shape)}, but should be ({count}, {length})")
-    pointer, key = (numbers.long() for numbers in sentences)
+    pointer, key = sentences
     for name, numbers in (("pointer", pointer), ("key", key)):
         if numbers.min() < 0 or numbers.max() >= length:
             raise ValueError(f"{name} has numbers outside of 0 to {length - 1}")
