@@ -7,7 +7,7 @@
 # - **Before you start:** chapters [01](01_dot_product.ipynb), [02](02_dense.ipynb) and
 #   [03](03_random.ipynb): scores, maps, heads, masks. The names of the other scores come from chapters
 #   [04](04_factorized_dense.ipynb) to [06](06_mixtures.ipynb).
-# - **Time:** about 145 minutes, 74 of them for the five exercises; the stretch exercise takes 20 more.
+# - **Time:** about 170 minutes, 97 of them for the five exercises; the stretch exercise takes 20 more.
 # - **Level:** medium.
 # - **What transfers:** blocks of sums around normalised parts, a cache, and care with padding are found in the large
 #   language models of today too; their S is the dot product.

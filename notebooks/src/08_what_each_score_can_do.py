@@ -7,7 +7,7 @@
 # - **Before you start:** chapters [02](02_dense.ipynb), [03](03_random.ipynb) and [06](06_mixtures.ipynb):
 #   Dense, Random, mixtures. [04](04_factorized_dense.ipynb) and [05](05_factorized_random.ipynb) help with
 #   two of the exercises.
-# - **Time:** about 115 minutes, 64 of them for the four exercises; the stretch exercise takes 30 more.
+# - **Time:** about 125 minutes, 64 of them for the four exercises; the stretch exercise takes 30 more.
 # - **Level:** medium.
 # - **Of use elsewhere:** the task *pair* is a form of *associative recall*, on which models without attention are
 #   compared today (Arora et al. 2023, *Zoology*); *induction* has its name from the induction heads of Olsson et al.
@@ -1384,6 +1384,6 @@ for name, surer in {"as trained": logits, "ten times as sure": 10 * logits}.item
 # 3. A block is more than its map: an mlp that reads an average can do a comparison that the map did not, as
 #    long as there is little to compare; the dot product did not meet that limit here.
 #
-# **Where it is going next.** [Chapter 09](09_reading_other_code.ipynb) asks which of several published layers is what it
-# claims to be. [Chapter 13](13_train_on_gpu.ipynb) puts the same scores on real text, where the
-# three kinds of question come mixed.
+# **Where it is going next.** [Chapter 09](09_reading_other_code.ipynb) asks which of several published layers is what
+# it claims to be. [Chapter 13](13_train_on_gpu.ipynb) puts the same scores on real text, where the three kinds of
+# question come mixed.
