@@ -898,16 +898,20 @@ def compare_tasks(name, *metrics, digits=3):
 
 
 compare_tasks("grammar", "exact_match")
-if not {"Vanilla", "Dense", "Random"} <= final(read("grammar"), "exact_match").keys():
-    print("until then, one seed each, measured on the first version, 2,100 steps:")
-    print("   exact match Vanilla 0.994, Random 0.975, Dense 0.972")
 with_dot, without = (
     [max(numbers) if "Vanilla" not in name else min(numbers) for name, numbers in exact.items() if wanted(name)]
     for wanted in (lambda name: "Vanilla" in name, lambda name: "Vanilla" not in name)
 )
 assert min(with_dot) > max(without)
+grammar_now = final(read("grammar"), "exact_match")
+for name in ("Random", "Dense"):
+    assert told(grammar_now[name], grammar_now["Vanilla"]) == "not told apart" and min(grammar_now[name]) > 0.99
 
 # %% [markdown]
+# Six times the steps, more sentences and tuned rates: Random and Dense make an error in fewer than one sentence of a
+# hundred, as Vanilla does, and are not told apart from it. The law is refuted. It was a speed of learning, and a table
+# drawn too early. (Not all seeds have settled; from here on there is hardly anything left to gain.)
+#
 # ### Is it agreement?
 #
 # The first version also had a reason: German needs agreement, and Random cannot look it up. Each run counts its exact
@@ -956,7 +960,7 @@ assert set(order) - {"all"} == {
 now = {name: [run for run in read("grammar") if (run["question"], run["variant"]) == ("final", name)]
        for name in ("Vanilla", "Random")}
 if min(map(len, now.values())) >= 3:
-    print("the settled length,", min(map(len, now.values())), "seeds or more")
+    print("4,200 steps,", min(map(len, now.values())), "seeds or more")
     phenomena_table(now)
 
 # %% [markdown]
@@ -1062,7 +1066,7 @@ old_bleu = {name: mean(run["metrics"]["bleu"] for run in old_grammar[name]) for 
 print(f"Fixed Random keeps {old_bleu['Fixed Random'] / old_bleu['Vanilla']:.0%} of Vanilla's BLEU: grammar, 700 steps")
 bleu = final(read("grammar"), "bleu")
 if {"Fixed Random", "Vanilla"} <= bleu.keys():
-    print(f"and {mean(bleu['Fixed Random']) / mean(bleu['Vanilla']):.0%} after the settled length")
+    print(f"and {mean(bleu['Fixed Random']) / mean(bleu['Vanilla']):.0%} after 4,200 steps")
 
 # %% [markdown]
 # Is that length, or the task? Only settled runs can say.
