@@ -908,7 +908,7 @@ for name in ("Random", "Dense"):
     assert told(grammar_now[name], grammar_now["Vanilla"]) == "not told apart" and min(grammar_now[name]) > 0.99
 
 # %% [markdown]
-# Six times the steps, more sentences and tuned rates: Random and Dense make an error in fewer than one sentence of a
+# Six times the steps, at tuned rates: Random and Dense make an error in fewer than one sentence of a
 # hundred, as Vanilla does, and are not told apart from it. The law is refuted. It was a speed of learning, and a table
 # drawn too early. (Not all seeds have settled; from here on there is hardly anything left to gain.)
 #
