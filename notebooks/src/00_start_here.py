@@ -851,7 +851,7 @@ import sys
 
 PYTHON = "3.11"
 NEEDED = {"torch": "2.6", "numpy": "1.26", "einops": "0.8", "matplotlib": "3.9",
-          "tqdm": "4.66", "tokenizers": "0.20", "IPython": "7.34"}
+          "tqdm": "4.66", "tokenizers": "0.22", "IPython": "7.34"}
 
 
 def older(installed, needed):

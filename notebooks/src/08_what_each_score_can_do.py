@@ -429,14 +429,14 @@ for name in names:
 # for each number, and the next cell would stop if it were different on your machine. Beside your table:
 
 # %%
-def verdict(shares):
+def in_a_word(shares):
     if min(shares) > 0.95:
         return "solved"
     assert max(shares) < 0.32, shares
     return "a guess"
 
 
-table = {cell: verdict(shares) for cell, shares in measured.items()}
+table = {cell: in_a_word(shares) for cell, shares in measured.items()}
 came_out = {}
 for name in names:
     came_out[name] = " ".join(task for task in draws if table[name, task] == "solved") or "none"

@@ -91,7 +91,7 @@ pictures = axes_pictures(torch.stack([maps[letter][0, 0] for letter in boxes]), 
 plots.show(
     plots.attention_map(pictures, words, titles=list(boxes)),
     "a map of each of the five boxes, head 0 of the first sentence, side by side. All have six rows and six columns; "
-    "A has white cells where its numbers are negative. None of the pictures says by itself that it is wrong.",
+    "A has the darkest cells and the whitest.",
 )
 
 # %% [markdown]
@@ -725,8 +725,8 @@ assert "products" in found["H"] and "rank" in found["I"] and not ask(boxes["D"])
 
 # %% [markdown]
 # Four have no substitute. Besides them one that asks what is *read*, by order or by derivatives, and one that looks at
-# the *numbers*. Derivatives do not find everything: asked about tokens (`reads`) they see two of the eight, asked about
-# parameters (`learns`) two others. And the cheapest question of all, whether the shapes fit, sees none.
+# the *numbers*. Derivatives do not find everything: of rows by tokens (`reads`) they see two of the eight, of y by
+# parameters and tokens (`learns`) two others. And the cheapest question of all, whether the shapes fit, sees none.
 #
 # ## Turn it on the library
 #
@@ -931,8 +931,8 @@ check("09.5", verdict_from_cheap_to_dear)
 # %% [markdown]
 # ### Stretch 09.6: pass, and be wrong
 #
-# *20 minutes, hard.* A clean audit is no proof. Show it: build a layer that claims Random, passes all ten questions of
-# the library's `audit`, and is not Random. Why the series asks: who has fooled a test knows which question it lacks.
+# *20 minutes, hard.* A clean audit is no proof. Show it: build a layer that claims Random, passes every question
+# that the library's `audit` asks of it, and is not Random. Why the series asks: who has fooled a test knows which question it lacks.
 
 # %% exercise="09.6" points=1
 def impostor(d_model, head, max_length):

@@ -84,7 +84,7 @@ for row, ones in zip(rows, attention_mask.tolist(), strict=True):
 # | theirs | what it means there | ours |
 # |---|---|---|
 # | `attention_mask` | whole numbers: 1 = token, 0 = padding | `mask`: bool, True = may be attended |
-# | additive mask | inside their layers: 0 stays, a huge negative number goes | the same bool |
+# | additive mask | inside their layers (`eager`): 0 stays, a huge negative number goes | the same bool |
 # | `position_ids` | how many tokens stand before this one | the column |
 # | `labels` | the tokens themselves: the model shifts them | targets, shifted by you |
 # | `past_key_values`, now `cache` | keys and values of each layer | values, and keys only where S compares |
@@ -110,8 +110,9 @@ except TypeError as error:
     print(error)
 
 # %% [markdown]
-# Good: it is refused, since nobody can know which zero you mean. Inside their models the same mask goes on as an
-# *additive* one: it is added to the scores, so 0 lets a token stay. `.bool()` asks "is it another number than 0?":
+# Good: it is refused, since nobody can know which zero you mean. Inside their layers, in the plain form that is called
+# `eager`, the same mask goes on as an *additive* one: it is added to the scores, so 0 lets a token stay. `.bool()` asks
+# "is it another number than 0?":
 
 # %%
 additive = torch.zeros(2, 6).masked_fill(attention_mask == 0, torch.finfo(torch.float32).min)
@@ -222,7 +223,8 @@ for name, labels in {"labels = tokens": text, "labels = targets": following}.ite
 #
 # ### Exercise 12.2: the loss of a padded batch
 #
-# *12 minutes, medium.* Write the loss that a user there expects, whichever side the padding is on.
+# *12 minutes, medium.* Their models count every label that is not -100, and leave it to the user to write -100 where
+# padding is. Our wrapper also leaves out what is predicted *from* padding. Write its loss.
 
 # %% exercise="12.2" points=2
 def loss_of(logits, labels, attention_mask):
@@ -510,7 +512,9 @@ print("with dense:", type(llama.model.layers[0].self_attn).__name__)
 #
 # `Trainer` builds its own optimizer, with one rate for all. Chapter 03 says what that does to $R$: Adam moves a number
 # by about the rate a step, and a table that starts near 0 must move by several units. The documented way to
-# other rates is to hand over an optimizer, whose groups the schedule then scales together:
+# other rates is to hand over an optimizer, whose groups the schedule then scales together. (Leave
+# `label_smoothing_factor` at 0: with it `Trainer` computes the loss itself, and shifts the labels only for classes that
+# it knows by name. Who shifts, again.)
 
 # %%
 tokenizer, splits = shakespeare()
@@ -664,9 +668,12 @@ def with_a_network():
     best.push_to_hub("your-name/shakespeare-random")  # and the card as its README.md
 
 # %% [markdown]
+# A GPT-2 whose S was exchanged is saved whole, but `from_pretrained` builds a plain GPT-2 again. To load it, make the
+# GPT-2, call `replace_attention` as before, then `load_state_dict`.
+#
 # ## Where it breaks
 #
-# Each of these stops with a sentence, and none gives a wrong result:
+# Each of these stops with a sentence:
 
 # %%
 long_text = torch.ones(1, 17, dtype=torch.int64)

@@ -439,6 +439,10 @@ def replace_attention(model, score, layers=None, **score_options):
     Values and output keep their weights. So do queries and keys, if S has a dot product: with score "dot_product" the
     model computes what it did before. Everything else of the model stays, the cache and `generate` included.
 
+    Saved, the model has all its weights, but `from_pretrained` builds the original attention: make the model, replace
+    as before, then `load_state_dict`. Its own positions are those of its `position_ids`: give them where padding stands
+    on the left and `generate` does not.
+
     Args:
         model: a model of transformers, changed in place.
         score: S by name, see `scores.make_score`.

@@ -77,3 +77,14 @@ def test_none_of_the_three_had_settled_as_the_readme_says():
         _, runs = read_record(DATA / "results" / f"{name}.jsonl")
         curves = [run["curve"] for run in runs if run["question"] == "final" and run["variant"] in MAIN]
         assert len(curves) == number and not any(map(settled, curves))
+
+
+def test_the_grammar_tells_the_three_not_apart_as_chapter_13_says():
+    """Each makes an error in fewer than one sentence of a hundred, and no one is above another with every seed."""
+    exact = {}
+    for run in read_record(DATA / "results" / "grammar.jsonl")[1]:
+        if run["question"] == "final" and run["variant"] in MAIN:
+            exact.setdefault(run["variant"], []).append(run["metrics"]["exact_match"])
+    assert set(exact) == set(MAIN) and min(map(len, exact.values())) >= 3 and min(map(min, exact.values())) > 0.99
+    for name in ("Random", "Dense"):
+        assert min(exact[name]) <= max(exact["Vanilla"]) and min(exact["Vanilla"]) <= max(exact[name])

@@ -194,6 +194,7 @@ def _orders(draw):
         predicted = [names.pop(draw.integer(0, len(names) - 1)) for _ in range(8)]
         counts = [_pairs_of(predicted, losses, before) for before in (_below, *OTHER_WAYS.values())]
         counts += [_neighbours(predicted, losses), _pairs_of(predicted[::-1], losses, _below)]
+        counts += [(counts[0][0], 28)]  # of all pairs
         if len(set(counts)) == len(counts) and all(0 < wrong < clear for wrong, clear in counts):
             return {"predicted": predicted, "losses": losses}
 
