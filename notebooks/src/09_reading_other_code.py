@@ -931,8 +931,9 @@ check("09.5", verdict_from_cheap_to_dear)
 # %% [markdown]
 # ### Stretch 09.6: pass, and be wrong
 #
-# *20 minutes, hard.* A clean audit is no proof. Show it: build a layer that claims Random, passes every question
-# that the library's `audit` asks of it, and is not Random. Why the series asks: who has fooled a test knows which question it lacks.
+# *20 minutes, hard.* A clean audit is no proof. Show it: build a layer that claims Random, passes every question that
+# the library's `audit` asks of it, and is not Random. Why the series asks: who has fooled a test knows which question
+# it lacks.
 
 # %% exercise="09.6" points=1
 def impostor(d_model, head, max_length):

@@ -41,10 +41,14 @@ def _map_inputs(draw):
     head, batch, columns = draw.in_turn([
         (sizes["head"], sizes["batch"], max_length), (sizes["head"], 1, max_length + 3), (1, 3, max_length + 1),
     ])  # fmt: skip
-    rows = [_row(draw, columns, draw.integer(4, columns - 3)) for _ in range(batch)]
-    if head == 1:
-        rows[1] = [0] * columns
-    return {"R": draw.normal(head, max_length, max_length), "attention_mask": torch.tensor(rows)}
+    differ = False
+    while not differ:  # a token of some row has another position than the same column of row 0
+        rows = [_row(draw, columns, draw.integer(4, columns - 3)) for _ in range(batch)]
+        if head == 1:
+            rows[1] = [0] * columns
+        mask = torch.tensor(rows)
+        differ = batch == 1 or bool(((_count(mask) != _count(mask)[:1]) & mask.bool()).any())
+    return {"R": draw.normal(head, max_length, max_length), "attention_mask": mask}
 
 
 def _count(attention_mask):
