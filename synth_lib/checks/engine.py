@@ -206,7 +206,7 @@ class _Answer:
             case "settings":
                 return f"Your code changes {names}, for the whole notebook. Leave it as it was."
             case "inputs":
-                return "Your code changes one of its inputs. Make a new tensor instead."
+                return "Your code changes one of its inputs. Make a new one instead."
             case "busy":
                 message = f"The check has not come to an end after {self.seconds} seconds."
                 return f"{message} Is the machine busy? Run it again.{_sizes(arguments)}"

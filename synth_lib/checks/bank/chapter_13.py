@@ -303,9 +303,10 @@ WRONG_PAIRS = Exercise(
 def _two_groups(draw):
     """Two groups of losses, of which two are equal and two nearly; one loss against many; and many against one.
 
-    In the last, another way to deal has the same losses in another order, and in floats a larger sum and mean.
+    In the last, another way to deal has the same losses in another order, and in floats a larger sum and mean, in those
+    of 32 bits too.
     """
-    many = draw.integer(4, 5)
+    many = draw.integer(8, 9)
     while True:
         low = [round(1.7 + draw.integer(0, 90) / 1000 + position / 7919, 6) for position in range(3)]
         high = [round(1.72 + draw.integer(0, 90) / 1000 + position / 6007, 6) for position in range(many - 2)]
@@ -315,7 +316,8 @@ def _two_groups(draw):
     while True:
         ordered = [draw.integer(11, 29) / 10 for _ in range(4)]
         turned = ordered[1:] + ordered[:1]
-        if sum(turned) > sum(ordered) and sum(turned) / 4 > sum(ordered) / 4 and len(set(ordered)) == 4:
+        larger = sum(turned) > sum(ordered) and sum(turned) / 4 > sum(ordered) / 4
+        if larger and torch.tensor(turned).sum() > torch.tensor(ordered).sum() and len(set(ordered)) == 4:
             break
     return draw.in_turn((
         {"a": low, "b": high}, {"a": high[:1], "b": [*low, high[0]]}, {"a": ordered, "b": ordered[:1]},
