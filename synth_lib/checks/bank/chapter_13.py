@@ -27,8 +27,8 @@ def _two_texts(draw):
 
     The last token occurs in neither text, and one in the middle only as the end of `valid`. The last token of
     `train` stands at the start of `valid`, so that it matters how often that one was followed by another. Of three
-    trials one has a k far below 1, and a token in `valid` whose row has no pair; one has a large k, four tokens to
-    count, and a single pair to predict.
+    trials one has long texts, a k far below 1, and a token in `valid` whose row has no pair; one has a large k, four
+    tokens to count, and a single pair to predict.
     """
     vocab = draw.integer(5, 7)
     missing = draw.integer(1, vocab - 3)
@@ -37,9 +37,10 @@ def _two_texts(draw):
     def text(length):
         return [seen[draw.integer(0, len(seen) - 1)] for _ in range(length)]
 
-    train = seen + text(draw.integer(30, 35))
-    valid = [train[-1], *text(draw.integer(11, 16)), missing]
     kind = draw.in_turn(["plain", "small k", "short"])
+    longer = 200 * (kind == "small k")
+    train = seen + text(draw.integer(30, 35) + longer)
+    valid = [train[-1], *text(draw.integer(11, 16) + longer), missing]
     k = draw.integer(3, 9)
     if kind == "small k":
         valid, k = [*valid, seen[0], vocab - 1, seen[-1]], k / 10000
@@ -172,7 +173,10 @@ BIGRAM = Exercise(
 
 
 def _orders(draw):
-    """Eight names and one more, or one or none. Some pairs are clear, one touches; each wrong way has other counts."""
+    """Eight names and one more, or one or none. Some pairs are clear, one touches; each wrong way has other counts.
+
+    Or twelve names, of which two pairs touch, one in either order, and some are clear by the seventh digit alone.
+    """
     low = draw.integer(100, 120)
     losses = {
         "oak": [0, 4, 9],
@@ -186,7 +190,12 @@ def _orders(draw):
         "box": [1],
     }
     losses = {name: [(low + number) / 100 for number in numbers] for name, numbers in losses.items()}
-    few = draw.in_turn([None, 0, 1])
+    few = draw.in_turn([None, 0, 1, "many"])
+    if few == "many":
+        numbers = [[1, 2], [2, 3], [6, 5], [4, 5], *([number, number + 1e-7] for number in (9, 8, 7, 12))]
+        numbers += [[number] for number in (13, 13 + 3e-7, 15 + 3e-7, 15)]
+        losses = {f"{number} of the runs": [low + loss for loss in own] for number, own in enumerate(numbers)}
+        return {"predicted": list(losses), "losses": losses}
     if few is not None:
         return {"predicted": ["oak"][:few], "losses": losses}
     while True:
@@ -250,6 +259,7 @@ WRONG_PAIRS = Exercise(
     minutes=12,
     level="easy",
     inputs=_orders,
+    trials=4,
     returns="a tuple of two whole numbers",
     right=(lambda predicted, losses: _pairs_of(predicted, losses, _below), _wrong_pairs_in_loops),
     wrong=mistakes({
@@ -590,7 +600,7 @@ def _trials(draw):
 
 
 def _pairs_win(draw):
-    """Five variants, three rates, four seeds. What wins is at the middle rate.
+    """Five variants, three rates, four seeds. What wins is two seeds at the middle rate; one seed would win, too.
 
     No obvious choice wins, and their numbers of lower variants differ.
     """
@@ -608,7 +618,8 @@ def _pairs_win(draw):
         if len(set(others)) < 4 or 0 in others:
             continue
         winning = [choice for choice in _choices(losses, loser) if not _not_above(losses, loser, *choice)]
-        if winning and all(rate == rates[1] for rate, _ in winning):
+        alone = any(not _not_above(losses, loser, rate, [seed]) for rate in rates for seed in range(4))
+        if winning and alone and all(rate == rates[1] and len(seeds) == 2 for rate, seeds in winning):
             return {"losses": losses, "loser": loser}
 
 
