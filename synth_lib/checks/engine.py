@@ -266,8 +266,9 @@ def _kept(exercise, call, seed, first, right):
     """What to say of an answer that keeps something from call to call, or draws random numbers; None of another."""
     torch_seed = seed + exercise.trials
     if right:
-        again = call(exercise.inputs(Draw(seed, OTHER + seed)), seed=torch_seed)
-        if not differ(again, _known(exercise.right[0], exercise, seed, OTHER + seed)):
+        numbers = _other_numbers(exercise, seed)
+        again = call(exercise.inputs(Draw(seed, numbers)), seed=torch_seed)
+        if not differ(again, _known(exercise.right[0], exercise, seed, numbers)):
             return None
     if differ(call(exercise.inputs(Draw(seed)), seed=torch_seed), first):
         message = "Your code gives another result when it is called again with the same inputs."
@@ -276,6 +277,17 @@ def _kept(exercise, call, seed, first, right):
         message = "Your code is right at first, and no longer when it is called again with other numbers of the same"
         return f"{message} sizes. Does it keep something from call to call?"
     return None
+
+
+@functools.cache
+def _other_numbers(exercise, seed):
+    """Draw's `numbers` for other inputs of the same sizes: where inputs are drawn until they fit, sizes may change."""
+
+    def shapes(arguments):
+        return [value.shape for value in arguments.values() if isinstance(value, torch.Tensor)]
+
+    own, tries = shapes(exercise.inputs(Draw(seed))), range(OTHER + seed, OTHER + seed + 10)
+    return next((one for one in tries if shapes(exercise.inputs(Draw(seed, one))) == own), tries[0])
 
 
 def _fact(exercise, call, arguments, result, expected):

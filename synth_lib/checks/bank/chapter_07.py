@@ -249,7 +249,7 @@ PARTS = Exercise(
 
 # 07.2. Rows keep different numbers of words, no running sum lies within rounding of p, and no row is sorted. The trials
 # have several rows, one row, one word, and many words that are nearly alike, with a p just below the first running sum
-# and just above the last but one: there the logits are far from 0, which a softmax does not see.
+# and just above the last but two: there the logits are far from 0, which a softmax does not see.
 
 
 def _top_p_inputs(draw):
@@ -276,10 +276,10 @@ def _one_word(draw):
     return {"logits": draw.normal(draw.integer(2, 4), 1), "p": draw.integer(3, 97) / 100}
 
 
-def _many_words(draw, vocab, spread, far, edge):
+def _many_words(draw, rows, vocab, spread, far, edge):
     """Rows of `vocab` words around the logit `far`. edge(running sums of row 0) -> p"""
     while True:
-        logits = far + spread * draw.normal(3, vocab).argsort(dim=-1)  # no two of a row are equal
+        logits = far + spread * draw.normal(rows, vocab).argsort(dim=-1)  # no two of a row are equal
         running = logits.softmax(dim=-1).sort(dim=-1, descending=True).values.cumsum(dim=-1)
         p = edge(running[0]).item()
         if (running - p).abs().min() > 1e-4:
@@ -290,8 +290,8 @@ TOP_P_INPUTS = (
     lambda draw: _several_rows(draw),
     _one_row,
     _one_word,
-    lambda draw: _many_words(draw, 120, 0.002, -12_000.0, lambda running: running[0] - 3e-4),
-    lambda draw: _many_words(draw, 50, 0.03, 200.0, lambda running: running[-2] + 3e-4),
+    lambda draw: _many_words(draw, 3, 120, 0.002, -12_000.0, lambda running: running[0] - 3e-4),
+    lambda draw: _many_words(draw, 9, 80, 0.03, 200.0, lambda running: running[-3] + 3e-4),
 )
 
 
@@ -524,8 +524,9 @@ def _as_tuple(answer, **arguments):
 
 
 # 07.3. R, W1 and G are square, so that a wrong way round fits; max_length is larger than the number of keys. One trial
-# has a long past, one none, one a single new token in a single text and head, and one a single token in all: the first
-# and the last step are those of a prompt and of a writer. With no past R lies far from 0, which a softmax does not see.
+# has a long past and hidden numbers far above 6, one no past, one a single new token in a single text and head, and one
+# a single token in all: the first and the last step are those of a prompt and of a writer. With no past R lies far from
+# 0, which a softmax does not see.
 
 
 def _steps_inputs(draw):
@@ -544,7 +545,7 @@ def _steps_inputs(draw):
         sizes |= {"query": 1}
     batch, head, d_head, d_model = (sizes[name] for name in ("batch", "head", "d_head", "d_model"))
     return {
-        "tokens": draw.normal(batch, sizes["query"], d_model),
+        "tokens": draw.normal(batch, sizes["query"], d_model) * (5 if kind == "long past" else 1),
         "past": draw.normal(batch, head, sizes["key"], d_head),
         "R": draw.normal(head, max_length, max_length) - 150 * (kind == "no past"),
         "W1": draw.normal(d_model, d_model) / d_model**0.5,
@@ -998,8 +999,8 @@ def _change_inputs(draw):
         outputs = [output(1, best), output(length, catching_up(best, 1, length, 1100, 1300))]  # alpha has no limit
         return {"outputs": outputs[:: draw.in_turn((1, -1))]}
     best = -draw.integer(140, 160) / 100  # of 3 tokens; the others catch up with it at an alpha of these hundredths
-    if kind == "near":  # and an output of 2 tokens would do so at an alpha a little below 0
-        four, nine = catching_up(best, 3, 4, 2, 4), catching_up(best, 3, 9, 20, 30)
+    if kind == "near":  # an output of 2 tokens would do so at an alpha a little below 0, and another wins soon after
+        four, nine = catching_up(best, 3, 4, 2, 3), catching_up(best, 3, 9, 5, 6)
         return {"outputs": [output(9, nine), output(3, best), output(2, 1.001 * best), output(4, four)]}
     limits = {4: (85, 95), 5: (37, 41), 6: (30, 33), 9: (110, 120), 12: (50, 58)}
     totals = {length: catching_up(best, 3, length, *both) for length, both in limits.items()}

@@ -39,8 +39,10 @@ ROWS = {
     "Dense + Dense": ((OWN, OWN), True),
     "frozen Random + Random": ((NOTHING, NOTHING), False),
     "frozen Random + Dense": ((NOTHING, OWN), False),
-    "Random + Dense + Dense + dot product": ((NOTHING, OWN, OWN, ALL), True),
-    "frozen Random + Random + Random + Dense": ((NOTHING, NOTHING, NOTHING, OWN), False),
+    "dot product + Random + Random + Random": ((ALL, NOTHING, NOTHING, NOTHING), True),
+    "Random + Random + Random + Dense": ((NOTHING, NOTHING, NOTHING, OWN), True),
+    "Random + Dense + dot product + Random": ((NOTHING, OWN, ALL, NOTHING), True),
+    "frozen Random + Dense + Random + Random": ((NOTHING, OWN, NOTHING, NOTHING), False),
 }
 TASKS = ("position", "token", "pair")
 
@@ -185,8 +187,8 @@ def _guess_inputs(draw):
     parts = [1] * length
     for _ in range(64 - length):
         parts[draw.integer(0, draw.integer(0, length - 1))] += 1  # early positions are likelier
-    values = torch.tensor([0, 1, 2, 3, 4, 100, 300] if batch == 30 else range(7))
-    return {"values": values[torch.tensor(rows)], "chance": torch.tensor(parts) / 64}
+    values = torch.tensor([0, 1, 2, 3, 4, 100, 300] if batch == 30 else range(7))[torch.tensor(rows)]
+    return {"values": values[:, draw.normal(length).argsort()], "chance": torch.tensor(parts) / 64}
 
 
 def _counts(values):
