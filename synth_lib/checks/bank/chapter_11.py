@@ -192,7 +192,7 @@ FLOORS = Exercise(
 
 # 11.2. Plain against fused, forward and backward. The machine is drawn so that there is a crossover, at `wanted`. The
 # check also asks where there is none, with a max_length at the crossover that the answer gives, just below it, and 1,
-# for a crossover ten times as far away, on a machine that is faster in all, and on one on which the two floors are
+# for a crossover several times as far away, on a machine that is faster in all, and on one on which the two floors are
 # equal at one length: its rates are powers of 2, so no time there is rounded.
 
 
@@ -238,7 +238,7 @@ def _crossovers(answer, operations_per_second, max_length, **machine):
     others = {where: ask(operations_per_second=factor * operations_per_second) for where, factor in others.items()}
     d_head, work = TIES[max_length % len(TIES)]
     tie = dict(d_head=d_head, bytes_per_second=2.0**34, operations_per_second=2.0**34 * work / machine["item"])
-    far = max_length * 8 + 0.5
+    far = 4 * max_length + 0.5
     far_operations = given["bytes_per_second"] * _balance(machine["d_head"], machine["item"], far)
     faster = dict(
         operations_per_second=1e4 * operations_per_second, bytes_per_second=1e4 * given["bytes_per_second"]
@@ -253,8 +253,8 @@ def _crossovers(answer, operations_per_second, max_length, **machine):
         "where operations are slower, with max_length 1": ask(
             operations_per_second=operations_per_second / 2000, max_length=1
         )[0],
-        f"where operations are faster, with max_length {9 * max_length}": ask(
-            operations_per_second=far_operations, max_length=9 * max_length
+        f"where operations are faster, with max_length {5 * max_length}": ask(
+            operations_per_second=far_operations, max_length=5 * max_length
         )[0],
     }
     all_three = {"on this machine": result, **others}
