@@ -157,7 +157,7 @@ print(rearrange(picture, "repeat tile -> (repeat tile)"))
 #
 # ### Exercise 04.1: a layer with another order
 #
-# *10 minutes, easy.* Somebody's layer *repeats A and tiles B*: all products, at other positions. The axis names stay
+# *13 minutes, easy.* Somebody's layer *repeats A and tiles B*: all products, at other positions. The axis names stay
 # with $A$ and $B$: `tile` is still the axis of $A$. Make its scores comparable with yours. You have its finished
 # rows, not $A$ and $B$.
 
@@ -516,7 +516,7 @@ print("the same for Dense:  ", torch.linalg.matrix_rank(of_dense).tolist())
 #
 # ### Exercise 04.3: only the keys that are needed
 #
-# *20 minutes, medium.* A cache has kept some positions and dropped others. Compute the scores of all heads for
+# *22 minutes, medium.* A cache has kept some positions and dropped others. Compute the scores of all heads for
 # these alone, biases included. (You may make all $a\,b$ products first. Is it needed?)
 
 # %% exercise="04.3" points=2
@@ -880,7 +880,7 @@ print(f"gap, mean over the rows: {gaps.mean():.2f}; 2/3 log 2 = {2 / 3 * log(2):
 #
 # ### Exercise 04.5: can this row be made?
 #
-# *15 minutes, hard.* Which rows of *scores* are products? (Leave out the constant of the softmax.)
+# *10 minutes, medium.* Which rows of *scores* are products? (Leave out the constant of the softmax.)
 
 # %% exercise="04.5" points=3
 def can_be_made(scores, a):

@@ -490,7 +490,7 @@ for name, numbers in {"probability": ordered, "running sum": ordered.cumsum(dim=
 def top_p_probabilities(logits, p):
     """The probabilities from which a word is drawn under top-p.
 
-    logits: batch vocab, no two equal in a row. p: a number, 0 < p < 1.
+    logits: batch vocab, no two equal in a row; they may lie far from 0. p: a number, 0 < p < 1.
     Returns probabilities, batch vocab, in the order of the vocabulary. In each row: with the softmax of the
     logits, from the most likely word on, the words so far are counted until they reach p together, the word
     that reaches it included. All others get 0, and those that stay are divided by their sum.
@@ -665,8 +665,8 @@ def next_steps(tokens, past, R, W1, W2, G):
 
     tokens: batch query d_model, the newest tokens, at least one. past: batch head key d_head, the values of all tokens
     before them, perhaps none (key = 0).
-    R: head max_length max_length. W1: d_model (head d_head), W2: head d_head max_length: the two layers of F, with a
-    relu between them. G: d_model (head d_head) makes values.
+    R: head max_length max_length; its numbers may lie far from 0. W1: d_model (head d_head), W2: head d_head
+    max_length: the two layers of F, with a relu between them. G: d_model (head d_head) makes values.
     The first of the new tokens stands at position t, where t is how many tokens came before. Each of them looks at all
     tokens before it and at itself, as in a causal layer that reads the whole text.
     Returns (mixed, value), mixed: batch head query d_head, one softmax over R + F(X), times values;

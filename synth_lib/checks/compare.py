@@ -26,7 +26,7 @@ def difference(got, expected, returns=""):
     if isinstance(expected, (tuple, list, dict)):
         if not _same_type(got, expected) or len(got) != len(expected):
             return f"the result is {kind_of(got)}, but should be {kind_of(expected)}{bracketed(returns)}."
-        if isinstance(expected, dict):
+        if named := isinstance(expected, dict):
             if got.keys() != expected.keys():
                 return f"the result has the names {list(got)}, but should have {list(expected)}."
             names, got, expected = list(expected), [got[name] for name in expected], list(expected.values())
@@ -34,7 +34,10 @@ def difference(got, expected, returns=""):
             names = returns.split(", ")  # "parameters, multiply_adds" names the parts of a tuple
         else:
             names = [f"part {i}" for i in range(len(expected))]
-        problems = {name: difference(*pair) for name, *pair in zip(names, got, expected, strict=True)}
+        deeper = returns if named else ""  # each of the results may be a tuple, with parts of these names
+        problems = {name: difference(*pair, deeper) for name, *pair in zip(names, got, expected, strict=True)}
+        if named:  # words under a name may be what the check says of a result, and not the result
+            problems = {name: problem and problem.replace("the result '", "'") for name, problem in problems.items()}
         right = ", ".join(str(name) for name, problem in problems.items() if not problem)
         also = f" (Right: {right}.)" if right and isinstance(expected, tuple) else ""
         return next((f"{name}: {problem}{also}" for name, problem in problems.items() if problem), None)
@@ -42,7 +45,7 @@ def difference(got, expected, returns=""):
         if not _same_type(got, expected):
             return f"the result is {kind_of(got)}, but should be {kind_of(expected)}{bracketed(returns)}."
         same = math.isclose(got, expected, rel_tol=1e-6) if isinstance(expected, float) else got == expected
-        return None if same else f"the result, {short(got)}, is not right."
+        return None if same else f"the result {short(got)} is not right."
     if not isinstance(got, torch.Tensor):
         tensor = "a tensor of torch" if "ndarray" in kind_of(got) else "a tensor"
         return f"the result is {kind_of(got)}, but should be {tensor}{bracketed(returns)}."

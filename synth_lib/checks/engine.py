@@ -28,6 +28,7 @@ from synth_lib.checks.runner import in_this_process
 
 SECONDS = 8  # for all that an answer computes in one check; what the check trains with its result does not count
 SEARCH = 1.25  # times as long it may take with the search for the known mistake
+OTHER = 10_000  # numbers from this seed on, in sizes that an answer has seen: what it keeps by size is found out
 PRINTED = 2000  # characters of the answer's own print that a check lets through
 LOCK = threading.RLock()  # an answer prints, warns and sets torch for the whole process: one at a time
 
@@ -205,7 +206,7 @@ class _Answer:
             case "settings":
                 return f"Your code changes {names}, for the whole notebook. Leave it as it was."
             case "inputs":
-                return "Your code changes one of its inputs. Make a new tensor instead."
+                return "Your code changes one of its inputs. Make a new one instead."
             case "busy":
                 message = f"The check has not come to an end after {self.seconds} seconds."
                 return f"{message} Is the machine busy? Run it again.{_sizes(arguments)}"
@@ -244,12 +245,10 @@ def _judged(exercise, call, seed):
     results = [call(exercise.inputs(Draw(one)), seed=one) for one in seeds]
     expected = [_known(exercise.right[0], exercise, one) for one in seeds]
     comparable = all(map(same_kind, results, expected))  # of another kind: that is said first
-    if comparable and call.used < call.seconds / 4:
-        again = call(exercise.inputs(Draw(seed)), seed=seed + exercise.trials)
-        if differ(again, results[0]):
-            message = "Your code gives another result when it is called again with the same inputs."
-            return "wrong", f"{message} It keeps something from call to call, or draws random numbers."
     problems = [difference(*pair, exercise.returns) for pair in zip(results, expected, strict=True)]
+    if comparable and call.used < call.seconds / 4:
+        if problem := _kept(exercise, call, seed, results[0], right=not any(problems)):
+            return "wrong", problem
     if not any(problems):
         return "right", "Right."
     if sentence := _known_mistake(exercise, call, seeds, results, expected if comparable else None):
@@ -261,6 +260,34 @@ def _judged(exercise, call, seed):
     if fixed and any(differ(right, expected[0]) for right in expected[1:]):
         message = f"{message} It gives the same for other inputs: do you use the arguments, and nothing from outside?"
     return "wrong", f"Not yet: {message}{_sizes(arguments)}"
+
+
+def _kept(exercise, call, seed, first, right):
+    """What to say of an answer that keeps something from call to call, or draws random numbers; None of another."""
+    torch_seed = seed + exercise.trials
+    if right:
+        numbers = _other_numbers(exercise, seed)
+        again = call(exercise.inputs(Draw(seed, numbers)), seed=torch_seed)
+        if not differ(again, _known(exercise.right[0], exercise, seed, numbers)):
+            return None
+    if differ(call(exercise.inputs(Draw(seed)), seed=torch_seed), first):
+        message = "Your code gives another result when it is called again with the same inputs."
+        return f"{message} It keeps something from call to call, or draws random numbers."
+    if right:
+        message = "Your code is right at first, and no longer when it is called again with other numbers of the same"
+        return f"{message} sizes. Does it keep something from call to call?"
+    return None
+
+
+@functools.cache
+def _other_numbers(exercise, seed):
+    """Draw's `numbers` for other inputs of the same sizes: where inputs are drawn until they fit, sizes may change."""
+
+    def shapes(arguments):
+        return [value.shape for value in arguments.values() if isinstance(value, torch.Tensor)]
+
+    own, tries = shapes(exercise.inputs(Draw(seed))), range(OTHER + seed, OTHER + seed + 10)
+    return next((one for one in tries if shapes(exercise.inputs(Draw(seed, one))) == own), tries[0])
 
 
 def _fact(exercise, call, arguments, result, expected):
@@ -395,9 +422,9 @@ def _raises(mistake, outcome):
 
 
 @functools.cache  # a reader asks many times, and what is right or a known mistake gives the same every time
-def _known(answer, exercise, seed):
-    result = plain_copy(exercise.run(answer, **exercise.inputs(Draw(seed))))
-    return _measured(exercise, result, exercise.inputs(Draw(seed)))
+def _known(answer, exercise, seed, numbers=None):
+    result = plain_copy(exercise.run(answer, **exercise.inputs(Draw(seed, numbers))))
+    return _measured(exercise, result, exercise.inputs(Draw(seed, numbers)))
 
 
 def _measured(exercise, result, arguments):

@@ -172,12 +172,15 @@ class Draw:
     """Fresh inputs from a seed: sizes that are pairwise different, numbers without zeros or symmetry.
 
     A zero hides a missing term, and equal sizes hide swapped axes.
+
+    Args:
+        numbers: a seed of their own for what `normal` gives; sizes and whole numbers stay those of `seed`.
     """
 
-    def __init__(self, seed):
+    def __init__(self, seed, numbers=None):
         self._seed = seed
         self._random = random.Random(seed)
-        self._generator = torch.Generator().manual_seed(seed)
+        self._generator = torch.Generator().manual_seed(seed if numbers is None else numbers)
 
     def sizes(self, names, low=2, high=7):
         """One size per axis name, all different. -> dict name -> int

@@ -18,6 +18,7 @@ from torch import nn
 
 from synth_lib import checks
 from synth_lib.checks import Verdict, check, engine, find, guard, progress, runner
+from synth_lib.checks.compare import difference
 from synth_lib.checks.exercise import Draw, Exercise, Mistake, Reads, RowsSumTo1, ZeroOutside
 
 
@@ -740,6 +741,28 @@ def counting(scores, scale, calls=[]):  # noqa: B006
 def test_result_that_depends_on_earlier_calls_or_chance_is_told(answer):
     message = verdict("99.1", answer, "wrong")
     assert message.startswith("Your code gives another result when it is called again with the same inputs.")
+
+
+def test_result_that_is_kept_by_the_sizes_of_the_inputs_is_refused():
+    """An answer is called once more with other numbers of sizes that it has seen."""
+    kept = {}
+
+    def answer(scores, scale):
+        return kept.setdefault((scores.shape, scale), scores * scale)
+
+    message = verdict("99.1", answer, "wrong")
+    assert message.startswith("Your code is right at first, and no longer when it is called again with other numbers")
+
+    by_number = {}
+    verdict("99.1", lambda scores, scale: by_number.setdefault(scores[0, 0].item(), scores * scale), "right")
+
+
+def test_words_under_a_name_and_parts_of_a_named_result_are_told_by_their_names():
+    assert difference({"a row": "too small"}, {"a row": "right"}) == "a row: 'too small' is not right."
+    parts = difference({"a row": (4, 1)}, {"a row": (4, 2)}, "a, b")
+    assert parts == "a row: b: the result 1 is not right. (Right: a.)"
+    assert difference("dense", "random") == "the result 'dense' is not right."
+
 
 
 def test_result_that_is_overwritten_by_a_later_call_is_judged_as_it_was():

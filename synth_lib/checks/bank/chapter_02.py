@@ -118,8 +118,8 @@ LINEAR_SCORES = Exercise(
 )  # fmt: skip
 
 
-# 02.2. A sentence of five words or more, one of them twice. The new one is shorter, as long, or a single word; but for
-# the last, one word stands twice in it.
+# 02.2. A sentence of five words or more, one of them twice. For each kind the new one is shorter, as long, and a single
+# word; but for the last, one word stands twice in it.
 
 WORDS = "the dog saw a small bird cat fox".split()
 KINDS = ("dense", "dot product")
@@ -127,7 +127,8 @@ KINDS = ("dense", "dot product")
 
 def _again_inputs(draw):
     d_model, size = draw.sizes("d_model length", low=5, high=7).values()
-    kind, new_size = draw.in_turn((("dense", 4), ("dot product", size), ("dense", size), ("dot product", 1)))
+    sizes = ("dense", 4), ("dot product", size), ("dense", size), ("dot product", 1), ("dense", 1), ("dot product", 4)
+    kind, new_size = draw.in_turn(sizes)
     first = draw.integer(0, len(WORDS) - 1)
     words = [WORDS[(first + 3 * i) % len(WORDS)] for i in range(size - 1)]  # 3 steps in 8: no word twice
     words.append(words[1])
@@ -176,7 +177,7 @@ SCORES_AGAIN = Exercise(
     level="medium",
     inputs=_again_inputs,
     returns="query key",
-    trials=4,
+    trials=6,
     right=(_again, _again_in_loops, _again_by_matrices),
     wrong=mistakes({
         MOVES: {

@@ -40,26 +40,24 @@ def _stretch(A, B, first="tile", second="repeat"):
     return long_A * long_B
 
 
-# 04.1. One trial has one query and a long A, one a short A, one an A of one number, where the two orders agree, and one
-# has one key. Before each answer counts, it is asked for other scores of the same size.
+# 04.1. One trial has one query and a long A, one many queries and a short A, in whose products are zeros, one an A of
+# one number, where the two orders agree, one an A as long as B, and one has one key.
 
 
 def _order_inputs(draw):
     sizes = draw.sizes("query tile repeat")
     short, long = sorted((sizes["tile"], sizes["repeat"]))
     sizes |= draw.in_turn([
-        {"query": 1, "tile": long, "repeat": short},
-        {"tile": 1},
-        {"tile": short, "repeat": long},
+        {"query": 1, "tile": long + 5, "repeat": short},
+        {"tile": 1, "repeat": 6},
+        {"query": 8, "tile": short, "repeat": long},
         {"tile": 1, "repeat": 1},
+        {"tile": long, "repeat": long},
     ])
     A, B = draw.normal(sizes["query"], sizes["tile"]), draw.normal(sizes["query"], sizes["repeat"])
+    if sizes["query"] == 8:
+        A[0, 0], A[-1, -1] = 0, 0
     return {"scores": _stretch(A, B, "repeat", "tile"), "a": sizes["tile"]}
-
-
-def _order_run(answer, scores, a):
-    answer(scores=scores.flip(1), a=a)
-    return answer(scores=scores, a=a)
 
 
 def _order_reshaped(scores, a):
@@ -84,11 +82,10 @@ OUR_ORDER = Exercise(
     key="04.1",
     title="a layer with another order",
     name="our_order",
-    minutes=10,
+    minutes=13,
     level="easy",
     inputs=_order_inputs,
-    run=_order_run,
-    trials=4,
+    trials=5,
     returns="query key",
     example=lambda: {"scores": torch.tensor([[10.0, 20, 30, 70, 140, 210]]), "a": 2},
     right=(
@@ -136,7 +133,8 @@ OUR_ORDER = Exercise(
 
 
 # 04.2. The lengths share a divisor, and neither divides the other: then no two stretchings reach equally many. Lists of
-# one number, and long ones, in which 32-bit numbers meet, are asked for as well.
+# one number, and long ones, in which 32-bit numbers meet, are asked for as well: these again and again, since random
+# numbers meet in some draws only. It is not needed, and takes too long, where an answer asks for one pair at a time.
 
 
 def _tile_repeat(A, B):
@@ -190,7 +188,19 @@ def _count_inputs(draw):
 
 def _count_run(answer, stretch, a, b):
     asked = [(name, a, b) for name in stretch]
-    asked += [("stretching 1", a, 1), ("stretching 6", 1, b), ("stretching 1", 54, 60), ("stretching 4", 60, 54)]
+    asked += [("stretching 1", a, 1), ("stretching 6", 1, b)]
+    asked += [("stretching 1", 54, 60), ("stretching 4", 60, 54)]
+    calls = []
+
+    def counted(A, B):
+        calls.append(1)
+        return stretch["stretching 1"](A, B)
+
+    first = answer(stretch=counted, a=60, b=60)
+    for _ in range(20 if len(calls) < 5 else 0):
+        other = answer(stretch=counted, a=60, b=60)
+        if type(other) is type(first) is int and other != first:
+            raise ArithmeticError(f"asked again, the same lists of 60 and 60 have {other} pairs, and not {first}")
     return {
         name if (a, b) == (own_a, own_b) else f"{name}, of lists of {own_a} and {own_b}": answer(
             stretch=stretch[name], a=own_a, b=own_b
@@ -199,7 +209,7 @@ def _count_run(answer, stretch, a, b):
     }
 
 
-PRIMES = [n for n in range(2, 620) if all(n % divisor for divisor in range(2, isqrt(n) + 1))]  # 114 of them
+PRIMES = [n for n in range(2, 660) if all(n % divisor for divisor in range(2, isqrt(n) + 1))]  # 120 of them
 
 
 def _count_values(A, B):
@@ -281,13 +291,18 @@ COUNT_PRODUCTS = Exercise(
             "only the first half of the row is looked at.":
                 _count_of_primes(lambda row: len(row[: len(row) // 2].unique())),
         },
-    }),
+    }) + mistakes({
+        PAPER: {
+            "your numbers have so few digits, as those of 32 bits, that of thousands of products some meet by chance.":
+                _count_values(lambda n: torch.rand(n) + 1, lambda n: torch.rand(n) + 1),
+        },
+    }, error="asked again, the same lists"),
 )  # fmt: skip
 
 
 # 04.3. The positions come in no order, and are neither the first nor the last ones. One trial has one sentence with one
-# token, and positions that come again, one has one head and one position. The hidden numbers reach far above 6. Before
-# each answer counts, it is asked for other tokens of the same size.
+# token, and positions that come again, one has one head and one position, one as many positions as tokens. The hidden
+# numbers reach far above 6.
 
 
 def _score_inputs(draw):
@@ -298,16 +313,18 @@ def _score_inputs(draw):
         key, length = draw.integer(3, every - 2), draw.integer(2, 9)
         if key != length and not {key, length} & {every, *sizes.values()}:
             break
-    one = draw.in_turn([{}, {"batch": 1, "length": 1}, {"head": 1}])
+    one = draw.in_turn([{}, {"batch": 1, "length": 1}, {"head": 1}, {"length": 12}])
     sizes |= one | {"d_model": one.get("head", sizes["head"]) * sizes["d_head"]}
     head, d_head, d_model, length = sizes["head"], sizes["d_head"], sizes["d_model"], one.get("length", length)
     positions = torch.arange(every)
     while positions.equal(positions.sort().values):
         positions = draw.normal(every).argsort()[:key]
     if "head" in one:
-        positions = torch.tensor([tile + 1])
-    elif one:
+        positions = torch.tensor([tile])
+    elif "batch" in one:
         positions = torch.cat([positions, positions[:2]])
+    elif one:
+        positions = positions.repeat(4)[:12]
     return {
         "x": 4 * draw.normal(sizes["batch"], length, d_model),
         "W1": draw.normal(d_model, d_model) / sqrt(d_model),
@@ -318,11 +335,6 @@ def _score_inputs(draw):
         "bB": draw.normal(head, repeats),
         "positions": positions,
     }
-
-
-def _score_run(answer, x, **others):
-    answer(x=x.flip(0, 1, 2), **others)
-    return answer(x=x, **others)
 
 
 SPLIT = "batch query (head d_head) -> batch head query d_head"
@@ -379,10 +391,10 @@ SCORES_AT = Exercise(
     key="04.3",
     title="only the keys that are needed",
     name="scores_at",
-    minutes=20,
+    minutes=22,
     level="medium",
     inputs=_score_inputs,
-    run=_score_run,
+    trials=4,
     returns="batch head query key",
     right=(_scores_picked, _scores_torch, _scores_in_loops, _picked(_all_positions)),
     wrong=mistakes({
@@ -797,8 +809,8 @@ CAN_BE_MADE = Exercise(
     key="04.5",
     title="can this row be made?",
     name="can_be_made",
-    minutes=15,
-    level="hard",
+    minutes=10,
+    level="medium",
     inputs=_made_inputs,
     returns="query",
     run=_made_run,

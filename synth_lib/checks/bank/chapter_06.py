@@ -32,7 +32,8 @@ EXERCISE_NOBODY = "Stretch 06.5: the position that nobody wants"
 # 06.1. As many keys as queries, so that a sum along the queries fits. One part is shared by the batch. Parts forbid
 # positions, and one row is forbidden whole by two of them together. In the row before it the two parts with the
 # largest alphas all but insist on different positions, so that the products sum to far less than 0.000001: a floor
-# under that sum is found out. In turn the batch, the heads and no axis are 1, and there are three parts, two and five.
+# under that sum is found out. In turn the batch, the heads and no axis are 1, and there are three parts, two and five,
+# of which one has an alpha of nearly 0.
 
 
 def _mixed_inputs(draw):
@@ -53,6 +54,8 @@ def _mixed_inputs(draw):
     logits = draw.normal(number)
     while (second := logits.softmax(dim=0).sort().values[-2].item()) < 0.32:  # no weight and no product becomes 0
         logits = draw.normal(number)
+    if number == 5:
+        logits[logits.argmin()] -= 12
     for score in scores:
         score[:, :, -2] *= 0.1
     for n in logits.topk(2).indices.tolist():
@@ -758,7 +761,7 @@ def _budget_inputs(draw):
     names = [*NAMES[first:], *NAMES[:first]]
     if draw.in_turn((False, False, True, False)):
         names = [name for name in names if name != "random"]
-    longest = draw.in_turn((draw.integer(35, 70), draw.integer(800, 950), draw.integer(35, 70), 1))
+    longest = draw.in_turn((draw.integer(35, 70), draw.integer(901, 998), draw.integer(35, 70), 1))
     room = [_bill(names, d_model, head, longest + more, rank) for more in (0, 1)]
     budget = draw.in_turn((room[0], room[1] - 1, sum(room) // 2, room[0]))
     return {"names": names, "d_model": d_model, "head": head, "rank": rank, "budget": budget}
@@ -962,7 +965,7 @@ LONGEST = Exercise(
 
 
 # 06.4. One width is that of the paper, one that of the listing, one is larger than both, and one occurs twice. One
-# printed number has no whole width, and one is too small for any.
+# printed number has no whole width, one is too small for any, and one has a width far below 1.
 
 
 def _width_inputs(draw):
@@ -970,11 +973,11 @@ def _width_inputs(draw):
     d_model, max_length = sizes["d_model"], sizes["max_length"]
     other = draw.integer(max_length + 1, d_model - 1)
     widths = (other, d_model, max_length, 2 * d_model + 1, d_model, -2)
-    whole = [_listed(width, d_model, max_length) for width in widths]
+    whole = [_listed(width, d_model, max_length) for width in widths] + [_listed(0, d_model, max_length) + 1]
     whole_step = _listed(1, d_model, max_length) - _listed(0, d_model, max_length)
     part = draw.in_turn((0.3, 0.7))  # of a step: rounding goes down and up
     between = _listed(other, d_model, max_length) + round(part * whole_step)
-    position = draw.integer(0, 6)
+    position = draw.integer(0, 7)
     return {"printed": [*whole[:position], between, *whole[position:]], "d_model": d_model, "max_length": max_length}
 
 

@@ -29,13 +29,13 @@ PENALTY = "The length penalty"
 
 
 # 07.1. Attention mixes tokens, the mlp bends, and the norms differ: every order gives something else. One trial has one
-# block and one token, one has one text.
+# block and one token of one number, one has many blocks and one text.
 
 
 def _parts_inputs(draw):
     sizes = draw.sizes("batch length d_model", low=3)
-    layer = draw.in_turn((2, 1, 3))
-    sizes |= {"batch": 1} if layer == 3 else {"length": 1} if layer == 1 else {}
+    layer = draw.in_turn((2, 1, 6))
+    sizes |= {2: {}, 1: {"length": 1, "d_model": 1}, 6: {"batch": 1}}[layer]
     batch, length, d_model = sizes.values()
     mixing, first, second = draw.normal(layer, length, length), *(draw.normal(layer, d_model, d_model) for _ in "12")
 
@@ -247,8 +247,9 @@ PARTS = Exercise(
     })),
 )  # fmt: skip
 
-# 07.2. Rows keep different numbers of words, no running sum lies close to p, and no row is sorted. One trial has one
-# row, and any p.
+# 07.2. Rows keep different numbers of words, no running sum lies within rounding of p, and no row is sorted. The trials
+# have several rows, one row, one word, and many words that are nearly alike, with a p just below the first running sum
+# and just above the last but two: there the logits are far from 0, which a softmax does not see.
 
 
 def _top_p_inputs(draw):
@@ -269,6 +270,29 @@ def _one_row(draw):
         running = logits.softmax(dim=-1).sort(dim=-1, descending=True).values.cumsum(dim=-1)
         if (running - p).abs().min() > 0.005 and running[0, 0] < 0.45:  # p may be small
             return {"logits": logits, "p": p}
+
+
+def _one_word(draw):
+    return {"logits": draw.normal(draw.integer(2, 4), 1), "p": draw.integer(3, 97) / 100}
+
+
+def _many_words(draw, rows, vocab, spread, far, edge):
+    """Rows of `vocab` words around the logit `far`. edge(running sums of row 0) -> p"""
+    while True:
+        logits = far + spread * draw.normal(rows, vocab).argsort(dim=-1)  # no two of a row are equal
+        running = logits.softmax(dim=-1).sort(dim=-1, descending=True).values.cumsum(dim=-1)
+        p = edge(running[0]).item()
+        if (running - p).abs().min() > 1e-4:
+            return {"logits": logits, "p": p}
+
+
+TOP_P_INPUTS = (
+    lambda draw: _several_rows(draw),
+    _one_row,
+    _one_word,
+    lambda draw: _many_words(draw, 3, 120, 0.002, -12_000.0, lambda running: running[0] - 3e-4),
+    lambda draw: _many_words(draw, 9, 80, 0.03, 200.0, lambda running: running[-3] + 3e-4),
+)
 
 
 def _renormalized(probabilities, allowed):
@@ -432,8 +456,9 @@ TOP_P_EXERCISE = Exercise(
     name="top_p_probabilities",
     minutes=20,
     level="medium",
-    inputs=lambda draw: (_one_row if draw.in_turn((False, True, False)) else _several_rows)(draw),
+    inputs=lambda draw: draw.in_turn(TOP_P_INPUTS)(draw),
     returns="batch vocab",
+    trials=len(TOP_P_INPUTS),
     right=(_top_p, _top_p_smallest, _top_p_in_loops),
     wrong=mistakes({
         TOP_P: {
@@ -499,26 +524,30 @@ def _as_tuple(answer, **arguments):
 
 
 # 07.3. R, W1 and G are square, so that a wrong way round fits; max_length is larger than the number of keys. One trial
-# has no past, one has a single new token, and in one a single text and head: the first and the last step are those of a
-# prompt and of a writer.
+# has a long past and hidden numbers far above 6, one no past, one a single new token in a single text and head, and one
+# a single token in all: the first and the last step are those of a prompt and of a writer. With no past R lies far from
+# 0, which a softmax does not see.
 
 
 def _steps_inputs(draw):
-    kind = draw.in_turn(("several", "no past", "one new"))
+    kind = draw.in_turn(("long past", "no past", "one new", "first token"))
     while True:
         sizes = draw.sizes("batch head d_head key query", low=2, high=6)
+        sizes["key"] += 12 * (kind == "long past")
         max_length = sizes["key"] + sizes["query"] + draw.integer(2, 4)
         if max_length not in sizes.values():
             break
     if kind == "one new":
         sizes |= {"batch": 1, "query": 1, "head": 1, "d_model": sizes["d_head"]}
-    if kind == "no past":
+    if kind in ("no past", "first token"):
         sizes |= {"key": 0}
+    if kind == "first token":
+        sizes |= {"query": 1}
     batch, head, d_head, d_model = (sizes[name] for name in ("batch", "head", "d_head", "d_model"))
     return {
-        "tokens": draw.normal(batch, sizes["query"], d_model),
+        "tokens": draw.normal(batch, sizes["query"], d_model) * (5 if kind == "long past" else 1),
         "past": draw.normal(batch, head, sizes["key"], d_head),
-        "R": draw.normal(head, max_length, max_length),
+        "R": draw.normal(head, max_length, max_length) - 150 * (kind == "no past"),
         "W1": draw.normal(d_model, d_model) / d_model**0.5,
         "W2": draw.normal(head, d_head, max_length) / d_head**0.5,
         "G": draw.normal(d_model, d_model) / d_model**0.5,
@@ -670,6 +699,7 @@ STEPS = Exercise(
     minutes=30,
     level="hard",
     inputs=_steps_inputs,
+    trials=4,
     returns="mixed, value",
     run=_as_tuple,
     right=(_steps, _steps_in_loops, _steps_one_by_one),
@@ -768,12 +798,13 @@ STEPS = Exercise(
 
 
 # 07.4. Fillers on the left, on the right and none; the two special tokens have other numbers in each trial, and
-# sentences of one word are among them. One trial has one text of two words and one feature.
+# sentences of one word are among them. One trial has one text of two words and one feature, one has long texts.
 
 
 def _pairs_inputs(draw):
     padding, separator = draw.integer(5, 9), draw.integer(10, 14)
-    if draw.in_turn((False, True, False)):
+    times = draw.in_turn((1, 0, 4))
+    if not times:
         words = [draw.integer(15, 40), draw.integer(15, 40)]
         return {
             "x": draw.normal(1, 3, 1), "tokens": torch.tensor([[words[0], separator, words[1]]]),
@@ -781,15 +812,16 @@ def _pairs_inputs(draw):
         }  # fmt: skip
     d_model, batch = draw.integer(2, 4), 5
     lengths = [(1, 4), (3, 2), (2, 5), (4, 1), (3, 3)]
-    fillers = [(2, 0), (0, 2), (0, 0), (2, 0), (0, 1)]  # each row has a length of 8 tokens
+    fillers = [(2, 0), (0, 2), (0, 0), (2, 0), (0, 1)]  # with the separator 8 tokens, or 29
     if draw.integer(0, 1):
         lengths, fillers = lengths[::-1], fillers[::-1]
     rows = []
-    for (first, second), (before, behind) in zip(lengths, fillers, strict=True):
+    for numbers in zip(lengths, fillers, strict=True):
+        (first, second), (before, behind) = [(times * one, times * other) for one, other in numbers]
         words = [draw.integer(0, 4) if draw.integer(0, 1) else draw.integer(15, 40) for _ in range(first + second)]
         rows.append([padding] * before + words[:first] + [separator] + words[first:] + [padding] * behind)
     return {
-        "x": draw.normal(batch, 8, d_model), "tokens": torch.tensor(rows),
+        "x": draw.normal(batch, len(rows[0]), d_model), "tokens": torch.tensor(rows),
         "padding": padding, "separator": separator,
     }  # fmt: skip
 
@@ -961,15 +993,19 @@ def _change_inputs(draw):
         """The total of an output of this length that catches up with the best at an alpha between low and high."""
         return best * ((5 + length) / (5 + of_best)) ** ((draw.integer(low, high) + 0.37) / 100)
 
-    if draw.in_turn((False, True, False)):
-        best, length = -draw.integer(100, 120) / 100, draw.integer(3, 5)
-        outputs = [output(1, best), output(length, catching_up(best, 1, length, 450, 690))]  # alpha has no limit
+    kind = draw.in_turn(("several", "far", "near"))
+    if kind == "far":
+        best, length = -draw.integer(100, 120) / 100, draw.integer(2, 4)
+        outputs = [output(1, best), output(length, catching_up(best, 1, length, 1100, 1300))]  # alpha has no limit
         return {"outputs": outputs[:: draw.in_turn((1, -1))]}
     best = -draw.integer(140, 160) / 100  # of 3 tokens; the others catch up with it at an alpha of these hundredths
-    limits = {4: (60, 70), 5: (80, 99), 6: (35, 45), 9: (50, 58)}
+    if kind == "near":  # an output of 2 tokens would do so at an alpha a little below 0, and another wins soon after
+        four, nine = catching_up(best, 3, 4, 2, 3), catching_up(best, 3, 9, 5, 6)
+        return {"outputs": [output(9, nine), output(3, best), output(2, 1.001 * best), output(4, four)]}
+    limits = {4: (85, 95), 5: (37, 41), 6: (30, 33), 9: (110, 120), 12: (50, 58)}
     totals = {length: catching_up(best, 3, length, *both) for length, both in limits.items()}
     outputs = [output(length, total) for length, total in ({2: 1.4 * best, 3: best} | totals).items()]
-    turn = draw.integer(2, 5)  # so that the winner is never the first
+    turn = draw.integer(3, 4)  # so that longer ones stand on both sides of the winner, and the next winner in front
     return {"outputs": outputs[turn:] + outputs[:turn]}
 
 
@@ -1108,6 +1144,10 @@ FIRST_CHANGE = Exercise(
                 )(outputs),
             "the alpha is that of the first change, but the longest output is named.": _change_to_last,
             "the second best output is taken; another may catch up with the winner before it.": _change_of_second,
+            "the next longer output is taken; another may catch up with the winner before it.":
+                lambda outputs: _change_with(
+                    among=lambda length, of_winner: length == min(len(one) for one in outputs if len(one) > of_winner)
+                )(outputs),
             "shorter outputs are among the candidates; they would need an alpha below 0.":
                 _change_with(among=lambda length, of_winner: length != of_winner),
             "the output with the lowest sum is taken for the winner.":
@@ -1134,20 +1174,21 @@ FIRST_CHANGE = Exercise(
 
 FACTS = (
     "a float32 tensor with max_length rows and columns", "finite numbers", "every row tells words apart",
-    "padding on the left changes nothing", "no word gets more than 0.9", "the weight falls with the distance",
+    "padding on the left changes nothing", "no word gets more than 0.9", "each step away from a word takes off 5 %",
 )  # fmt: skip
 
 
 def _table_facts(answer, max_length):
-    """{what is asked: whether it holds}, and a clue to what cannot be told by that."""
+    """{what is asked: "yes" or "no"}, and a clue to what cannot be told by that."""
     R = answer(max_length)
-    facts = dict.fromkeys(FACTS, False) | {"a clue": ""}
+    facts = dict.fromkeys(FACTS, "no") | {"a clue": ""}
     if not isinstance(R, torch.Tensor):
         return facts | {"a clue": kind_of(R)}
-    facts[FACTS[0]] = tuple(R.shape) == (max_length, max_length) and R.dtype == torch.float32
-    facts["finite numbers"] = facts[FACTS[0]] and bool(R.isfinite().all())
-    if not facts["finite numbers"]:
+    if tuple(R.shape) != (max_length, max_length) or R.dtype != torch.float32:
         return facts | {"a clue": f"{tuple(R.shape)}, {R.dtype}"}
+    facts[FACTS[0]] = "yes"
+    if not R.isfinite().all():
+        return facts | {"a clue": "NaN" if R.isnan().any() else "infinite"}
     R, moved, most, least, falls = R.double(), 0.0, 0.0, 1.0, True
     for n in range(1, max_length + 1):
         maps = torch.stack([R[m : m + n, m : m + n].softmax(dim=-1) for m in range(max_length - n + 1)])
@@ -1156,8 +1197,9 @@ def _table_facts(answer, max_length):
             most = max(most, maps.max().item())
             least = min(least, (maps.amax(dim=-1) - maps.amin(dim=-1)).min().item())
             falls = falls and _falls(maps)
-    facts |= dict(zip(FACTS[2:], (least >= 0.05, moved <= 1e-4, most <= 0.9, falls), strict=True))
-    return facts if all(facts[name] for name in FACTS) else facts | {"a clue": _clue(R, moved)}
+    holds = True, least >= 0.05, moved <= 1e-4, most <= 0.9, falls
+    facts |= {name: "yes" if one else "no" for name, one in zip(FACTS[1:], holds, strict=True)}
+    return facts if all(holds) else facts | {"a clue": _clue(R)}
 
 
 def _falls(maps):
@@ -1168,7 +1210,7 @@ def _falls(maps):
     return bool((further <= (0.95 + 1e-4) * nearer).all())
 
 
-def _clue(R, moved):
+def _clue(R):
     """What kind of wrong table it is: several kinds break the same property."""
     if len(R) < 2:
         return ""
@@ -1183,7 +1225,10 @@ def _clue(R, moved):
     if all((R.diagonal(k) - R.diagonal()[:-1]).abs().max() < 1e-6 for k in (-1, 1)):
         return "neighbours"
     if (R - R.T).abs().max() < 1e-6:
-        return "symmetric"
+        steps = R[0, 1:] - R[0, :-1]
+        if not _same_on_diagonals(R) or len(R) < 3:
+            return "symmetric"
+        return "one number for others" if steps[1:].abs().max() < 1e-6 else "rises" if steps.min() > 0 else "distances"
     steps = R[1:] - R[:-1]
     if (steps - steps[:1]).abs().max() < 1e-6:
         return "product of positions"
@@ -1210,8 +1255,8 @@ def _table_of_offsets(max_length):
     return -0.5 * _offsets(max_length).abs()
 
 
-def _table_of_logarithms(max_length):
-    return -1.2 * torch.log1p(_offsets(max_length).abs())
+def _table_of_squares(max_length):
+    return -0.2 * _offsets(max_length).abs() - 0.01 * _offsets(max_length) ** 2
 
 
 def _table_of_two_sides(max_length):
@@ -1232,10 +1277,10 @@ TABLE = Exercise(
     name="table_for_padding",
     minutes=20,
     level="medium",
-    inputs=lambda draw: {"max_length": draw.in_turn((7, 1, 12))},
+    inputs=lambda draw: {"max_length": draw.in_turn((7, 1, 40))},
     returns="the table's properties",
     run=_table_facts,
-    right=(_table_of_offsets, _table_of_logarithms, _table_of_two_sides),
+    right=(_table_of_offsets, _table_of_squares, _table_of_two_sides),
     wrong=mistakes({
         LEFT: {
             "with fillers in front the words get other rows and columns, and there stand other numbers.":
@@ -1266,11 +1311,15 @@ TABLE = Exercise(
                 lambda max_length: 20 * torch.eye(max_length),
             "each word gets more than all others, and these get the same; the weight has to go on falling.":
                 lambda max_length: 1.5 * torch.eye(max_length),
+            "the numbers rise with the distance: a word gets the least of its own weight.":
+                lambda max_length: 0.3 * _offsets(max_length).abs(),
+            "the numbers do not fall enough with each step away: every step has to take 5 % off the weight.":
+                lambda max_length: -0.5 * _offsets(max_length).abs().clamp(max=4),
             "the numbers rise from column to column: in front of a word, the further ones get less, behind it more.":
                 lambda max_length: 0.4 * torch.arange(max_length).float().repeat(max_length, 1),
             "the numbers depend on the offset alone, and that is right; but they do not fall with the distance.":
                 lambda max_length: torch.tensor([0.9, 0.0, 0.5, -0.3])[(_offsets(max_length).long() - 1) % 4],
-            "later words are hidden by infinite numbers, and all have to be finite.":
+            "words are hidden by infinite numbers, and all have to be finite.":
                 lambda max_length: _table_of_offsets(max_length).masked_fill(_offsets(max_length) > 0, -inf),
             "later words are hidden, so the first word sees itself alone: one weight is larger than 0.9.":
                 lambda max_length: _table_of_offsets(max_length).masked_fill(_offsets(max_length) > 0, -1e4),

@@ -39,6 +39,10 @@ ROWS = {
     "Dense + Dense": ((OWN, OWN), True),
     "frozen Random + Random": ((NOTHING, NOTHING), False),
     "frozen Random + Dense": ((NOTHING, OWN), False),
+    "dot product + Random + Random + Random": ((ALL, NOTHING, NOTHING, NOTHING), True),
+    "Random + Random + Random + Dense": ((NOTHING, NOTHING, NOTHING, OWN), True),
+    "Random + Dense + dot product + Random": ((NOTHING, OWN, ALL, NOTHING), True),
+    "frozen Random + Dense + Random + Random": ((NOTHING, OWN, NOTHING, NOTHING), False),
 }
 TASKS = ("position", "token", "pair")
 
@@ -52,15 +56,15 @@ def _table_inputs(draw):
 
 
 def _solved_by(answer, conditioned_on, trained, task):
-    """For each task the names for which the answer says yes: a text for the plain S and one for the mixtures."""
+    """For each task the names for which the answer says yes: a text for the plain S, one for the mixtures of two."""
     solved = {}
     for one in task:
         verdicts = {name: answer(conditioned_on[name], trained[name], one) for name in conditioned_on}
         kinds = {type(verdict).__name__ for verdict in verdicts.values()} - {"bool"}
         if kinds:
             raise TypeError(f"the result should be True or False, but is of the type {kinds.pop()}")
-        for group, is_mixture in (("plain S", False), ("mixtures", True)):
-            members = [name for name in verdicts if (len(conditioned_on[name]) > 1) == is_mixture]
+        for group, parts in (("plain S", (1,)), ("mixtures", (2,)), ("larger mixtures", (3, 4))):
+            members = [name for name in verdicts if len(conditioned_on[name]) in parts]
             names = ", ".join(name for name in members if verdicts[name])
             solved[f"{one}, {group}"] = f"a yes for {names or 'none'}"
     return solved
@@ -167,13 +171,15 @@ SOLVES = Exercise(
 )  # fmt: skip
 
 
-# 08.2. Every sentence has a value that is not the most common one of the batch, and no sentence has all values. The
-# chances are multiples of 1/64, so that sums are exact in any order.
+# 08.2. Every sentence has a value that is not the most common one of the batch, and no sentence has all values. One
+# trial has one sentence, one has many long ones with large values. The chances are multiples of 1/64, so that sums are
+# exact in any order.
 
 
 def _guess_inputs(draw):
     sizes = draw.sizes("batch length", low=4, high=9)
-    batch, length = draw.in_turn([sizes["batch"], 1, sizes["batch"]]), sizes["length"] + 4
+    few, one, many = (sizes["batch"], sizes["length"] + 4), (1, sizes["length"] + 4), (30, 24)
+    batch, length = draw.in_turn([few, one, many])
     rows = []
     for number in range(batch):
         favourite = draw.integer(0, 2) + 3 * (number % 2)  # sentences prefer different values
@@ -181,7 +187,8 @@ def _guess_inputs(draw):
     parts = [1] * length
     for _ in range(64 - length):
         parts[draw.integer(0, draw.integer(0, length - 1))] += 1  # early positions are likelier
-    return {"values": torch.tensor(rows), "chance": torch.tensor(parts) / 64}
+    values = torch.tensor([0, 1, 2, 3, 4, 100, 300] if batch == 30 else range(7))[torch.tensor(rows)]
+    return {"values": values[:, draw.normal(length).argsort()], "chance": torch.tensor(parts) / 64}
 
 
 def _counts(values):
@@ -509,7 +516,8 @@ FOR_DENSE = Exercise(
             "the wanted positions are a cross: one column of the table and one row. A sharp A and a sharp B make it.":
                 _of_grid(lambda n, j, tile, repeat: (j % tile == n % tile) | (j // tile == n // tile)),
             "it does not hold for every table: with one `tile` at least, Factorized Dense can make your positions, "
-            "as a column, a row, a block or the like.": _of_grid(lambda n, j, tile, repeat: (j - n) % 4 == 0),
+            "as a column, a row, a block or the like, or comes near them.":
+                _of_grid(lambda n, j, tile, repeat: (j - n) % 4 == 0),
             "the wanted positions are one row of the table; a peak in B alone makes it.":
                 _of_grid(lambda n, j, tile, repeat: j // tile == n // tile),
             "the wanted positions are a block: some columns of the table times some rows, which is a product.":

@@ -191,8 +191,9 @@ FLOORS = Exercise(
 
 
 # 11.2. Plain against fused, forward and backward. The machine is drawn so that there is a crossover, at `wanted`. The
-# check also asks where there is none, with a max_length at the crossover that the answer gives and just below it, and
-# on a machine on which the two floors are equal at one length: its rates are powers of 2, so no time there is rounded.
+# check also asks where there is none, with a max_length at the crossover that the answer gives, just below it, and 1,
+# for a crossover several times as far away, on a machine that is faster in all, and on one on which the two floors are
+# equal at one length: its rates are powers of 2, so no time there is rounded.
 
 
 PLAIN, KERNEL = (12, 12, 11), (14, 12, 0)  # operations / (l^2 d_head), numbers / (l d_head), numbers / l^2
@@ -200,16 +201,19 @@ PLAIN, KERNEL = (12, 12, 11), (14, 12, 0)  # operations / (l^2 d_head), numbers 
 TIES = [(64, 64), (128, 128), (55, 64), (26, 32)]
 
 
+def _balance(d_head, item, wanted):
+    """Operations for each byte: at this length, those of the fused form take as long as the bytes of the plain one."""
+    return 14 * d_head * wanted / (item * (12 * d_head + 11 * wanted))
+
+
 def _crossover_inputs(draw):
     d_head, item = 8 * draw.integer(3, 16), 2 * draw.integer(1, 2)
     wanted = draw.integer(1001, 1500) + 0.5
     bytes_per_second = 1e9 * draw.integer(11, 99)
-    # There the operations of the fused form take as long as the bytes of the plain one.
-    balance = 14 * d_head * wanted / (item * (12 * d_head + 11 * wanted))
     return {
         "d_head": d_head,
         "item": item,
-        "operations_per_second": bytes_per_second * balance,
+        "operations_per_second": bytes_per_second * _balance(d_head, item, wanted),
         "bytes_per_second": bytes_per_second,
         "max_length": 1600 + draw.integer(1, 400),
     }
@@ -234,12 +238,24 @@ def _crossovers(answer, operations_per_second, max_length, **machine):
     others = {where: ask(operations_per_second=factor * operations_per_second) for where, factor in others.items()}
     d_head, work = TIES[max_length % len(TIES)]
     tie = dict(d_head=d_head, bytes_per_second=2.0**34, operations_per_second=2.0**34 * work / machine["item"])
+    far = 4 * max_length + 0.5
+    far_operations = given["bytes_per_second"] * _balance(machine["d_head"], machine["item"], far)
+    faster = dict(
+        operations_per_second=1e4 * operations_per_second, bytes_per_second=1e4 * given["bytes_per_second"]
+    )
     first = {
         "on this machine": result[0],
         **{where: found[0] for where, found in others.items()},
         "if max_length is too short": ask(max_length=own - 1)[0],
         "if max_length is just long enough": ask(max_length=own)[0],
         "where the two floors are equal at one length": ask(**tie)[0],
+        "where both are 10,000 times as fast": ask(**faster)[0],
+        "where operations are slower, with max_length 1": ask(
+            operations_per_second=operations_per_second / 2000, max_length=1
+        )[0],
+        f"where operations are faster, with max_length {5 * max_length}": ask(
+            operations_per_second=far_operations, max_length=5 * max_length
+        )[0],
     }
     all_three = {"on this machine": result, **others}
     plain, fused = ({where: found[part] for where, found in all_three.items()} for part in (1, 2))
@@ -412,7 +428,7 @@ def _kernel_inputs(draw):
     rank, d_head = sorted((sizes["rank"], sizes["d_head"]))
     batch, whole = draw.in_turn([(1, False), (sizes["batch"], True), (sizes["batch"], False)])
     # Primes, larger than the other sizes: no product or difference of those is taken for an axis of a map.
-    length, max_length = [(23, 29), (23, 31), (29, 37), (31, 37)][draw.integer(0, 3)]
+    length, max_length = [(23, 29), (23, 31), (29, 37), (31, 37)][draw.integer(0, 3)] if batch > 1 else (131, 137)
     factor = (sizes["head"], length if whole else max_length, rank)
     value = (batch, sizes["head"], length, d_head)
     far = 8 if whole else 1  # scores so far apart that a large negative number is no minus infinity
@@ -571,7 +587,7 @@ FACTORS = Exercise(
     right=(_kernel, _kernel_default_scale, _kernel_mask, _kernel_ones),
     wrong=(*mistakes({
         SILENT: {
-            "the values are right, but torch takes the slow form: queries and keys have too few features.":
+            "the values are right, but torch takes the slow form: queries and keys are not as long as the values.":
                 _kernel_unpadded,
             "the values are right, but torch takes the slow form: queries and keys have another batch axis.":
                 _kernel_unexpanded,
