@@ -435,7 +435,7 @@ def moves_like(score, x, order):
     score: a function, length d_model -> head query key. x: length d_model. order: int64, length; the token at position
     i of the reordered sentence is token order[i] of x.
     Returns a list with one list for each head: those of "every token", "own token" and "nothing" whose law this head
-    keeps, in this order; it may be empty. Differences of less than 0.0001 are rounding.
+    keeps, in any order; it may be empty. Differences of less than 0.0001 are rounding.
     """
     ### BEGIN SOLUTION
     before, after = score(x), score(x[order])
@@ -510,7 +510,7 @@ def leaks(layer, x):
     """Which samples of a batch look at which others.
 
     layer: a function, batch length d_model -> y, batch length d_model. x: batch length d_model.
-    Returns a list of pairs (moved, changed) of sample numbers, sorted: y of sample `moved` depends on some number of
+    Returns a list of pairs (moved, changed) of sample numbers, in any order: y of sample `moved` depends on some number of
     sample `changed`, another one. A dependence shows when all numbers of a sample change, each by another amount
     of about 1; then y moves by more than 0.001.
     """
@@ -634,9 +634,10 @@ compare_guess(my_verdict, {letter: "broken" if LETTERS[letter] else "sound" for 
 # %% [markdown]
 # ## Four more boxes, and two more questions
 #
-# Four faults are left. G and I claim Factorized Random with `rank` 2, the largest rank that its scores can have, H claims Factorized Dense with 2 × 4, J claims
-# Dense. Two of them pass everything that we have asked. Which questions are left? What a *map can hold*: the number of
-# different weights in a row, of different rows, and the rank of the scores, as linear algebra has it.
+# Four faults are left. G and I claim Factorized Random with `rank` 2, the largest rank that its scores can have, H
+# claims Factorized Dense with 2 × 4, J claims Dense. Two of them pass everything that we have asked. Which questions
+# are left? What a *map can hold*: the number of different weights in a row, of different rows, and the rank of the
+# scores, as linear algebra has it.
 #
 # (The scores can be read off a map: $\log$ undoes the softmax, but for a number in each row, so we take the mean of
 # each row off. The rank of $R_1 R_2^\top$ is still at most $k$.)
@@ -685,9 +686,9 @@ print(ask(boxes["J"]))
 # | J | `[0]` behind a step that once gave a tuple | y is as large as x | every test has a batch of one |
 #
 # > **Where they stood.** A, G and H are in one popular implementation; C is in the code of a benchmark that many papers
-# > quote, and that shares its first author with the paper; E and B are in a third and a fourth repository. `notebooks/ledger.yml` names
-# > files and commits. The boxes are written anew, from one sentence each. Who finds such a line in somebody's code
-# > writes to the author: it is what you would want.
+# > quote, and that shares its first author with the paper; E and B are in a third and a fourth repository.
+# > `notebooks/ledger.yml` names files and commits. The boxes are written anew, from one sentence each. Who finds such a
+# > line in somebody's code writes to the author: it is what you would want.
 #
 # ## The cheapest audit
 #
@@ -757,9 +758,9 @@ class OfTorch(nn.Module):
 print(audit(OfTorch(), Claim("dot_product", d_model=12, head=3, max_length=8)))
 
 # %% [markdown]
-# Sound, all of it. The bias of its four projections is counted: a claim has biases unless it says `bias=False`. A wrapper
-# of a few lines is what you write for a layer that gives something else, or in another
-# order. A row says "not asked" where the claim promises nothing: a table may hold any rows.
+# Sound, all of it. The bias of its four projections is counted: a claim has biases unless it says `bias=False`. A
+# wrapper of a few lines is what you write for a layer that gives something else, or in another order. A row says "not
+# asked" where the claim promises nothing: a table may hold any rows.
 #
 # ### The sixth box is ours
 #
@@ -864,7 +865,8 @@ for way, y_last in all_ways().items():
 def verdict(box):
     """The name of the first question that a box fails, or "sound".
 
-    Only the name counts, not the order in which you ask. box: as in the lesson: box.run(x), for x with at most max_length tokens; box.numbers; box.claim with score (one of
+    Only the name counts, not the order in which you ask.
+    box: as in the lesson: box.run(x), for x with at most max_length tokens; box.numbers; box.claim with score (one of
     the library's six names), d_model, head, max_length, rank, a and b (a b = max_length, with a common divisor).
     No box has biases. box.claim.counts()[0] is how many numbers the claim trains, value and output included.
     """
