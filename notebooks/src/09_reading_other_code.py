@@ -510,9 +510,9 @@ def leaks(layer, x):
     """Which samples of a batch look at which others.
 
     layer: a function, batch length d_model -> y, batch length d_model. x: batch length d_model.
-    Returns a list of pairs (moved, changed) of sample numbers, in any order: y of sample `moved` depends on some number of
-    sample `changed`, another one. A dependence shows when all numbers of a sample change, each by another amount
-    of about 1; then y moves by more than 0.001.
+    Returns a list of pairs (moved, changed) of sample numbers, in any order: y of sample `moved` depends on some
+    number of sample `changed`, another one. A dependence shows when all numbers of a sample change, each by another
+    amount of about 1; then y moves by more than 0.001.
     """
     ### BEGIN SOLUTION
     before, pairs = layer(x), []
