@@ -10,8 +10,9 @@ from torch import nn
 
 from synth_lib import attention, masks, scores
 from synth_lib.attention import Attention
+from synth_lib.checks.boxes import OneRow, OutsideR, ReadsTokens, ReshapedHeads
 from synth_lib.lab import starts
-from synth_lib.scores import Dense, DotProduct, FactorizedDense, FactorizedRandom, Random, Score
+from synth_lib.scores import Dense, DotProduct, FactorizedDense, Random, Score
 from tests.helpers import properties
 
 
@@ -32,19 +33,6 @@ def softmax_that(instead):
 
 def masked_softmax_that(instead):
     return lambda monkeypatch: monkeypatch.setattr(attention, "masked_softmax", instead)
-
-
-class RandomThatReadsX(FactorizedRandom):
-    """A dot product of two narrow projections of x."""
-
-    reads_tokens = True
-
-    def __init__(self, d_model, head, max_length, *, rank=8, initial_scale=None):
-        super().__init__(d_model, head, max_length, rank=rank)
-        self.R1, self.R2 = (nn.Parameter(torch.randn(head, d_model, rank)) for _ in range(2))
-
-    def rows(self, x, keys, length, start=0):
-        return torch.einsum("bqd,hdr,bke,her->bhqk", x, self.R1, x, self.R2)
 
 
 class StretchedAlike(FactorizedDense):
@@ -106,16 +94,6 @@ class XavierOnThreeAxes(Random):
         nn.init.xavier_uniform_(self.R)
 
 
-class PlainTensorR(Random):
-    """R is neither a Parameter nor a buffer."""
-
-    def __init__(self, d_model, head, max_length, *, initial_scale=None, fixed=False, start=None):
-        super().__init__(d_model, head, max_length)
-        R = self.R.detach()
-        del self.R
-        self.R = R
-
-
 class RWithABatchAxis(Random):
     """One R for each sample of the batch."""
 
@@ -160,22 +138,6 @@ class DiagonalHidden(Dense):
             self._split_heads(hidden).relu() @ self.weight[:, :, : x.shape[1]]
             + self.bias[:, None, : x.shape[1]]
         )
-
-
-class BroadcastFactors(FactorizedRandom):
-    """Both factors carry the key axis: every query gets the same row."""
-
-    def rows(self, x, keys, length, start=0):
-        row = (self.R1 * self.R2).sum(dim=-1)[:, None, :length]
-        return row.expand(self.head, length, length)[None]
-
-
-class ReshapedHeads(Dense):
-    """ "batch length head key" reshaped to "batch head length key" instead of transposed."""
-
-    def rows(self, x, keys, length, start=0):
-        right = super().rows(x, keys, length, start)
-        return right.transpose(1, 2).reshape(right.shape)
 
 
 class QueryOnTheKeyAxis(DotProduct):
@@ -235,7 +197,7 @@ FAULTS = {
         "random",
     ),
     "random reads x": (
-        use("factorized_random", RandomThatReadsX),
+        use("factorized_random", ReadsTokens),
         "map_depends_on_what_table_1_says",
         "factorized_random",
     ),
@@ -274,7 +236,7 @@ FAULTS = {
         "scores_start_with_the_stated_spread",
         "random",
     ),
-    "R is a plain tensor": (use("random", PlainTensorR), "state_survives_a_reload", "random"),
+    "R is a plain tensor": (use("random", OutsideR), "state_survives_a_reload", "random"),
     "R has a batch axis": (
         use("random", RWithABatchAxis),
         "a_sample_never_depends_on_the_rest_of_the_batch",
@@ -304,7 +266,7 @@ FAULTS = {
     ),
     "a repeated einsum index": (use("dense", DiagonalHidden), "every_parameter_learns", "dense"),
     "a broadcast instead of a product": (
-        use("factorized_random", BroadcastFactors),
+        use("factorized_random", OneRow),
         "rank_is_what_the_factors_allow",
         "factorized_random",
     ),

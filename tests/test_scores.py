@@ -74,19 +74,6 @@ def test_a_mixture_of_random_scores_has_one_map_for_the_batch():
     assert made("random + factorized_random")(example()).shape == (1, HEAD, LENGTH, LENGTH)
 
 
-@pytest.mark.parametrize("name", SINGLE)
-def test_what_moves_when_the_tokens_are_permuted(name):
-    score, x = made(name), example(MAX_LENGTH)
-    order = torch.tensor([3, 0, 7, 1, 6, 2, 5, 4])
-    scores, permuted = score(x), score(x[:, order])
-    expected = {
-        properties.EVERY_TOKEN: scores[:, :, order][..., order],  # rows and columns move
-        properties.OWN_TOKEN: scores[:, :, order],  # rows move, columns stay
-        properties.NOTHING: scores,  # the map stays
-    }
-    torch.testing.assert_close(permuted, expected[properties.CONDITIONED_ON[name]])
-
-
 @pytest.mark.parametrize("name", ["random", "fixed_random", "factorized_random"])
 def test_rank(name):
     properties.rank_is_what_the_factors_allow(name)

@@ -7,7 +7,7 @@
 # - **Before you start:** chapters [02](02_dense.ipynb), [03](03_random.ipynb), [04](04_factorized_dense.ipynb),
 #   [05](05_factorized_random.ipynb) and [06](06_mixtures.ipynb). To predict before you look, hide the stored outputs:
 #   *Edit*, *Clear Outputs of All Cells* (Colab: *Clear all outputs*).
-# - **Time:** about 125 minutes, 80 of them for the five exercises; the stretch exercise takes 20 more.
+# - **Time:** about 140 minutes, 95 of them for the five exercises; the stretch exercise takes 20 more.
 # - **Level:** medium.
 # - **Of use elsewhere:** all of it. Whoever reviews a change, ports a model or uses code that a program wrote asks
 #   the same: it runs, but is it what it says?
@@ -105,18 +105,21 @@ plots.show(
 # and $a = 2$, $b = 4$ for Factorized Dense.)
 
 # %%
-form = {  # the map "stays", "rows move", "all moves"; a sample alone gives "the same" or "something else"
+form = {
+    # A row of the map: the weights of one query. It sums to a number, as text: "1" or "anything".
+    # It reads the tokens that it changes with: "nothing", "its own token" or "every token".
+    # The map "stays", "rows move" or "all moves". A sample alone gives "the same" or "something else".
     "random": {
-        "a row sums to": None, "numbers of S": None, "when tokens change places, the map": None,
-        "a sample alone": None, "a row reads": None,
+        "a row of the map sums to": None, "numbers of S": None, "when tokens change places, the map": None,
+        "a sample alone": None, "a row of the map reads": None,
     },
     "dense": {
-        "a row sums to": None, "numbers of S": None, "when tokens change places, the map": None,
-        "a sample alone": None, "a row reads": None,
+        "a row of the map sums to": None, "numbers of S": None, "when tokens change places, the map": None,
+        "a sample alone": None, "a row of the map reads": None,
     },
     "factorized_dense": {
-        "a row sums to": None, "numbers of S": None, "when tokens change places, the map": None,
-        "a sample alone": None, "a row reads": None,
+        "a row of the map sums to": None, "numbers of S": None, "when tokens change places, the map": None,
+        "a sample alone": None, "a row of the map reads": None,
     },
 }
 
@@ -146,7 +149,7 @@ my_verdict = {"A": None, "B": None, "C": None, "D": None, "E": None}  # "sound" 
 for letter, weights in maps.items():
     sums = weights.sum(dim=-1)
     print(f"{letter}: a row sums to {sums.min():5.2f} at least, {sums.max():4.2f} at most")
-compare_guess(said("a row sums to"), {
+compare_guess(said("a row of the map sums to"), {
     letter: "1" if (weights.sum(dim=-1) - 1).abs().max() < 1e-4 else "anything" for letter, weights in maps.items()
 })  # fmt: skip
 
@@ -432,7 +435,7 @@ def moves_like(score, x, order):
     score: a function, length d_model -> head query key. x: length d_model. order: int64, length; the token at position
     i of the reordered sentence is token order[i] of x.
     Returns a list with one list for each head: those of "every token", "own token" and "nothing" whose law this head
-    keeps, in this order; it may be empty. Differences of less than 0.0001 are rounding.
+    keeps, in any order; it may be empty. Differences of less than 0.0001 are rounding.
     """
     ### BEGIN SOLUTION
     before, after = score(x), score(x[order])
@@ -507,9 +510,9 @@ def leaks(layer, x):
     """Which samples of a batch look at which others.
 
     layer: a function, batch length d_model -> y, batch length d_model. x: batch length d_model.
-    Returns a list of pairs (moved, changed) of sample numbers, sorted: y of sample `moved` depends on some number of
-    sample `changed`, another one. A dependence shows when all numbers of a sample change, each by another amount
-    of about 1; then y moves by more than 0.001.
+    Returns a list of pairs (moved, changed) of sample numbers, in any order: y of sample `moved` depends on some
+    number of sample `changed`, another one. A dependence shows when all numbers of a sample change, each by another
+    amount of about 1; then y moves by more than 0.001.
     """
     ### BEGIN SOLUTION
     before, pairs = layer(x), []
@@ -573,7 +576,7 @@ behind = {letter: tokens_behind(sealed.run, x[0]) for letter, sealed in boxes.it
 reads = {0: "nothing", 1: "one token", 6: "every token"}
 per_row = {letter: found.sum(dim=-1).unique().tolist() for letter, found in behind.items()}
 own = {letter: bool((found == torch.eye(6)).all()) for letter, found in behind.items()}
-compare_guess(said("a row reads"), {
+compare_guess(said("a row of the map reads"), {
     letter: ("its own token" if own[letter] else " or ".join(reads[int(number)] for number in numbers))
     for letter, numbers in per_row.items()
 })  # fmt: skip
@@ -631,9 +634,10 @@ compare_guess(my_verdict, {letter: "broken" if LETTERS[letter] else "sound" for 
 # %% [markdown]
 # ## Four more boxes, and two more questions
 #
-# Four faults are left. G and I claim Factorized Random with a rank of 2, H claims Factorized Dense with 2 × 4, J claims
-# Dense. Two of them pass everything that we have asked. Which questions are left? What a *map can hold*: the number of
-# different weights in a row, of different rows, and the rank of the scores.
+# Four faults are left. G and I claim Factorized Random with `rank` 2, the largest rank that its scores can have, H
+# claims Factorized Dense with 2 × 4, J claims Dense. Two of them pass everything that we have asked. Which questions
+# are left? What a *map can hold*: the number of different weights in a row, of different rows, and the rank of the
+# scores, as linear algebra has it.
 #
 # (The scores can be read off a map: $\log$ undoes the softmax, but for a number in each row, so we take the mean of
 # each row off. The rank of $R_1 R_2^\top$ is still at most $k$.)
@@ -665,8 +669,8 @@ def ask(sealed):
 print(ask(boxes["J"]))
 
 # %% [markdown]
-# `audit(layer, claim)` takes anything that gives y and a map. It *runs* the layer and never looks inside. J gives every
-# sample of the batch the result of sample 0.
+# `audit(layer, claim)` takes anything that gives y and a map. It *runs* the layer and never looks inside. J's claim
+# holds `bias=False`, as that of every box. J gives every sample of the batch the result of sample 0.
 #
 # ## The story of each box
 #
@@ -682,9 +686,9 @@ print(ask(boxes["J"]))
 # | J | `[0]` behind a step that once gave a tuple | y is as large as x | every test has a batch of one |
 #
 # > **Where they stood.** A, G and H are in one popular implementation; C is in the code of a benchmark that many papers
-# > quote, and that shares its first author with the paper; E is in a third repository. `notebooks/ledger.yml` names
-# > files and commits. The boxes are written anew, from one sentence each. Who finds such a line in somebody's code
-# > writes to the author: it is what you would want.
+# > quote, and that shares its first author with the paper; E and B are in a third and a fourth repository.
+# > `notebooks/ledger.yml` names files and commits. The boxes are written anew, from one sentence each. Who finds such a
+# > line in somebody's code writes to the author: it is what you would want.
 #
 # ## The cheapest audit
 #
@@ -704,7 +708,9 @@ for question in QUESTIONS:
 # %% [markdown]
 # Read a row: the faults that this question sees; the dots are those that it would never see. Read a column: the
 # questions that convict a box. `shapes` convicts nobody. A column with a single x names a question that nothing
-# replaces. Now try all sets, the small ones first:
+# replaces. Look at J: `batch` convicts it, and `learns` does too, but only by its half about *tokens*: y of the other
+# samples depends on no token of theirs. Every number that J trains has a gradient. Now try all sets, the small ones
+# first:
 
 # %%
 for size in range(1, len(QUESTIONS) + 1):
@@ -752,8 +758,9 @@ class OfTorch(nn.Module):
 print(audit(OfTorch(), Claim("dot_product", d_model=12, head=3, max_length=8)))
 
 # %% [markdown]
-# Sound, all of it. A wrapper of a few lines is what you write for a layer that gives something else, or in another
-# order. A row says "not asked" where the claim promises nothing: a table may hold any rows.
+# Sound, all of it. The bias of its four projections is counted: a claim has biases unless it says `bias=False`. A
+# wrapper of a few lines is what you write for a layer that gives something else, or in another order. A row says "not
+# asked" where the claim promises nothing: a table may hold any rows.
 #
 # ### The sixth box is ours
 #
@@ -784,20 +791,34 @@ class BoxF(nn.Module):
         return scores[:length, :length].softmax(dim=-1) @ self.value(x)
 
 
+# %% [markdown]
+# Replace the scores by zeros with a hook, and every row of the map is uniform: y has to move. Does it, with six tokens,
+# and with seven?
+
+# %%
+my_guess = {6: None, 7: None}  # tokens: "y moves" or "y stays"
+
+# %%
 ours, long = BoxF(), draw(2, 8, 12, high=2, seed=6)
 with torch.no_grad():
     for seed, parameter in enumerate(ours.parameters()):
         parameter.copy_(draw(*parameter.shape, high=1, seed=seed))
 before = {length: ours(long[:, :length]) for length in (6, 7)}
 ours.score.register_forward_hook(lambda module, inputs, scores: torch.zeros_like(scores))
-for length, y in before.items():
-    print(f"{length} tokens: the hook moves y by {(ours(long[:, :length]) - y).abs().max():.2f}")
+by = {length: (ours(long[:, :length]) - y).abs().max().item() for length, y in before.items()}
+for length, distance in by.items():
+    print(f"{length} tokens: the hook moves y by {distance:.2f}")
+compare_guess(my_guess, {length: "y moves" if distance else "y stays" for length, distance in by.items()})
 
 # %% [markdown]
 # With seven tokens the hook is ignored, without a word, and "the layer loses nothing" is read off. Every number in
 # every test was right. Nobody had asked: *does what hangs on S act, on every way through the layer?* The answer to a
-# fault is a question. Here it is, asked of the library as it is now: long inputs without a map, and one token after the
-# other with a cache.
+# fault is a question.
+#
+# Here it is, asked of the library as it is now. A layer has three ways to y. Asked for its map, it goes the plain way.
+# With `need_weights=False` it may take the fast one, on 256 tokens here. And a `Cache` keeps what was computed of the
+# first tokens, here 255, so that the last one can come alone, as in a model that writes (chapter 07). On all three ways
+# the y of the last token is the same, and the hook has to move it by the same amount.
 
 # %%
 layer = Attention(12, 3, 256, "dense + dot_product", causal=True).eval()
@@ -826,7 +847,7 @@ for way, y_last in all_ways().items():
 #
 # ### Exercise 09.5: the audit
 #
-# *30 minutes, hard.* Write the audit yourself. The check draws sixteen boxes with other sizes and numbers. Half of them
+# *45 minutes, hard.* Write the audit yourself. The check draws sixteen boxes with other sizes and numbers. Half of them
 # are sound, and one has a fault that you have not met. A wrong accusation counts as much as a miss. You may use all
 # that stands above, but not the library's `audit`. Ask in this order, and give the first question that fails:
 #
@@ -836,14 +857,15 @@ for way, y_last in all_ways().items():
 # | `"count"` | all | the trained numbers are as many as Table 1 says, and $2 d^2$ more |
 # | `"batch"` | all | a sample gives the same y and map alone as in a batch |
 # | `"moves"` | all | the map moves with the tokens as the claim says |
-# | `"learns"` | all | every trained number has a gradient |
+# | `"learns"` | all | every trained number has a gradient (the audit's half about tokens is not asked) |
 # | `"products"` | factorized_dense | some row of the map has `max_length` different weights |
-# | `"rank"` | factorized_random | the rows of the map differ |
+# | `"rank"` | factorized_random | the rows of the map differ: where all are alike, the scores have rank 1 at most |
 
 # %% exercise="09.5" points=3
 def verdict(box):
     """The name of the first question that a box fails, or "sound".
 
+    Only the name counts, not the order in which you ask.
     box: as in the lesson: box.run(x), for x with at most max_length tokens; box.numbers; box.claim with score (one of
     the library's six names), d_model, head, max_length, rank, a and b (a b = max_length, with a common divisor).
     No box has biases. box.claim.counts()[0] is how many numbers the claim trains, value and output included.

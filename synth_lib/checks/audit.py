@@ -9,6 +9,7 @@ question has a fault, seen in public code, that runs with the right shapes and t
 """
 
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from torch import nn
@@ -36,14 +37,15 @@ class Claim:
     Args:
         score: S by its name, or a sum, as in `scores.SCORES`: "dense", "random + dot_product".
         d_model, head, max_length: features of a token, attention heads, longest input.
-        causal: no token attends to a later one.
-        bias: whether all its linear layers have biases.
+        causal: no token attends to a later one. True or False.
+        bias: whether all its linear layers have biases. True or False.
         rank, a, b: the options of factorized_random and factorized_dense; None: the library's.
         parameters: how many numbers the whole layer trains. None: those of Table 1, with R for each head, and a value
             and an output projection.
 
     Raises:
-        ValueError: an unknown score, or a size that does not fit; the message names it and says what would.
+        ValueError: an unknown score, or a size or an option that does not fit; the message names it and says what
+            would.
     """
 
     score: str
@@ -58,6 +60,11 @@ class Claim:
     parameters: int | None = None
 
     def __post_init__(self):
+        for name in ("causal", "bias"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} is {getattr(self, name)!r}, but must be True or False")
+        if self.parameters is not None:
+            _check_from_zero("parameters", self.parameters)
         self.parts  # noqa: B018  it refuses what does not fit
 
     @property
@@ -151,15 +158,18 @@ def audit(layer, claim, numbers=None, seed=0):
     Args:
         layer: a module or any function. layer(x), x "batch length d_model", gives y "batch length d_model" and its map
             "batch head query key", or "1 head query key" for an S that reads no token; what it gives besides does not
-            matter. A module is asked in evaluation mode, and left as it was. Gradients are read, and none is kept.
+            matter. A module is asked in evaluation mode; its modes and buffers are left as they were, and so is torch's
+            random state. Gradients are read, and none is kept.
         claim: a `Claim`.
         numbers: for a function, the tensors that it saves, by name, those it trains with requires_grad. None: those of
             a module; of a function nothing is known, and the questions about numbers are not asked.
-        seed: the inputs come from it.
+        seed: a whole number; the inputs come from it.
 
     Raises:
-        TypeError: `layer` cannot be called, or gives no y and map; `claim` is no Claim; `numbers` are no dict.
-        ValueError: `layer` stops with an error on an input that its claim allows; the message says which.
+        TypeError: `layer` cannot be called, or gives no y and map of floating-point numbers; `claim` is no Claim;
+            `numbers` are no dict.
+        ValueError: `layer` stops with an error on an input that its claim allows; the message says which. Its numbers
+            have 16 bits or fewer, whose rounding would be taken for faults. `seed` is no whole number.
     """
     if isinstance(layer, type) or not callable(layer):
         raise TypeError(f"layer is {_kind(layer)}, but must be a module, or a function that gives y and a map")
@@ -170,15 +180,24 @@ def audit(layer, claim, numbers=None, seed=0):
         numbers = layer.state_dict(keep_vars=True)
     if numbers is not None and not (isinstance(numbers, dict) and all(map(torch.is_tensor, numbers.values()))):
         raise TypeError(f"numbers is {_kind(numbers)}, but must be a dict of tensors, by name")
-    modes = [(module, module.training) for module in layer.modules()] if isinstance(layer, nn.Module) else []
+    _check_from_zero("seed", seed)
+    asked = _Asked(layer, claim, numbers, seed)
+    cards = [asked.kind["device"]] if asked.kind["device"].type == "cuda" else []
+    modules = list(layer.modules()) if isinstance(layer, nn.Module) else []
+    before = [(module, module.training, dict(module._buffers)) for module in modules]
+    kept = [(buffer, buffer.clone()) for module in modules for buffer in module._buffers.values() if buffer is not None]
     try:
-        for module, _ in modes:
+        for module in modules:
             module.training = False
-        with torch.enable_grad():
-            return Audit(claim, tuple(_Asked(layer, claim, numbers, seed).answers()))
+        with torch.inference_mode(False), torch.enable_grad(), torch.random.fork_rng(devices=cards):
+            return Audit(claim, tuple(asked.answers()))
     finally:
-        for module, mode in modes:
+        for module, mode, buffers in before:
             module.training = mode
+            module._buffers.update(buffers)
+        with torch.no_grad():
+            for buffer, value in kept:
+                buffer.copy_(value)
 
 
 class _NotAsked(Exception):
@@ -194,8 +213,11 @@ class _Asked:
         example = floating[0] if floating else torch.zeros(())
         self.kind = {"dtype": example.dtype, "device": example.device}
         self.eps = torch.finfo(example.dtype).eps
+        if example.dtype.itemsize < 4:
+            coarse = f"the numbers are {example.dtype}, too coarse to tell rounding from faults"
+            raise ValueError(f"{coarse}: give layer.float()")
         self.near = self.eps**0.75  # what may be rounding: 6e-6 in 32 bits
-        self.generator = torch.Generator().manual_seed(seed)
+        self.generator = torch.Generator().manual_seed(int(seed))
 
     def answers(self):
         before = None
@@ -226,7 +248,11 @@ class _Asked:
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
             raise ValueError(f"layer stops on x {tuple(x.shape)} (batch, length, d_model) with {reason}") from error
         if not isinstance(result, (tuple, list)) or len(result) < 2 or not all(map(torch.is_tensor, result[:2])):
-            raise TypeError(f"layer gives {_kind(result)}, but must give two tensors, y and its map")
+            inside = f" of {', '.join(map(_kind, result[:2]))}" if isinstance(result, (tuple, list)) else ""
+            raise TypeError(f"layer gives {_kind(result)}{inside}, but must give two tensors, y and its map")
+        for name, tensor in zip(("y", "the map"), result, strict=False):
+            if not tensor.is_floating_point():
+                raise TypeError(f"layer gives {name} in {tensor.dtype}, but must give floating-point numbers")
         return result[0], result[1]
 
     def run_whole(self, x):
@@ -322,6 +348,8 @@ class _Asked:
                 return False, f"y of token {i} depends on token {n}, a later one"
         if torch.equal(found, wanted) or length == 1:
             return True, f"by derivatives, a row of the map reads {self.claim.reads}"
+        if not weights.requires_grad:
+            return False, "the map has no gradient: it reads no token, or it is cut off, as by detach or no_grad"
         i, n = (found != wanted).nonzero()[0].tolist()
         return False, f"row {i} of the map {'reads' if found[i, n] else 'does not read'} token {n}"
 
@@ -439,6 +467,11 @@ def moved(weights, order, reads):
     if reads == EVERY_TOKEN:
         return weights[..., order, :][..., order]
     return weights[..., order, :] if reads == OWN_TOKEN else weights
+
+
+def _check_from_zero(name, value):
+    if not isinstance(value, Integral) or isinstance(value, bool) or not 0 <= value < 2**63:
+        raise ValueError(f"{name} is {value!r}, but must be a whole number from 0 to 2**63 - 1")
 
 
 def _kind(value):

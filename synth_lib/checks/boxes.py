@@ -70,7 +70,7 @@ class ReadsTokens(FactorizedRandom):
 
     def __init__(self, d_model, head, max_length, **options):
         super().__init__(d_model, head, max_length, **options)
-        self.R1, self.R2 = (nn.Parameter(torch.empty(head, d_model, self.R1.shape[-1])) for _ in range(2))
+        self.R1, self.R2 = (nn.Parameter(torch.randn(head, d_model, self.R1.shape[-1])) for _ in range(2))
 
     def rows(self, x, keys, length, start=0):
         return (x[:, None] @ self.R1) @ (x[:, None] @ self.R2).transpose(2, 3)
@@ -90,7 +90,7 @@ class OneRow(FactorizedRandom):
 
     def rows(self, x, keys, length, start=0):
         row = (self.R1 * self.R2).sum(dim=-1)[:, None, :length]
-        return row.expand(-1, x.shape[1], -1)[None]
+        return row.expand(-1, length, -1)[None]
 
 
 class FirstSample(Attention):

@@ -179,6 +179,37 @@ def test_a_layer_is_left_as_it_was():
     assert all(torch.equal(tensor, before[name]) for name, tensor in layer.state_dict().items())
 
 
+@pytest.mark.parametrize("new", [False, True])
+def test_buffers_and_random_numbers_are_left_as_they_were(new):
+    class Counts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = library()
+            self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, x):
+            self.seen = self.seen + 1 if new else self.seen.add_(1)
+            torch.rand(3)
+            return self.inner(x)
+
+    layer, state = Counts(), torch.get_rng_state()
+    buffer = layer.seen
+    assert audit(layer, Claim("dense", **SIZES)).fails == ()
+    assert layer.seen is buffer and buffer == 0 and torch.equal(torch.get_rng_state(), state)
+
+
+def test_in_inference_mode_it_says_the_same():
+    layer, claim = library(), Claim("dense", **SIZES)
+    with torch.inference_mode():
+        assert audit(layer, claim).fails == ()
+
+
+def test_a_map_that_is_cut_off_is_said_to_be():
+    layer = library()
+    found = audit(lambda x: (layer(x)[0], layer(x)[1].detach()), Claim("dense", **SIZES))
+    assert found.fails == ("reads",) and "it is cut off, as by detach" in repr(found)
+
+
 def test_the_table_has_a_row_and_a_sentence_for_each_question():
     found = audit(library(), Claim("dense", **SIZES))
     head, *rows = repr(found).split("\n")
@@ -201,6 +232,10 @@ def test_the_table_has_a_row_and_a_sentence_for_each_question():
         (lambda x: x, Claim("dense", **SIZES), None, TypeError, ("layer gives a Tensor", "two tensors")),
         (lambda x: (x, None), Claim("dense", **SIZES), None, TypeError, ("layer gives a tuple", "y and its map")),
         (nn.MultiheadAttention(12, 3), Claim("dense", **SIZES), None, ValueError, ("(3, 8, 12)", "TypeError")),
+        (lambda x: (x.numpy(), x.numpy()), Claim("dense", **SIZES), None, TypeError, ("of a ndarray, a ndarray",)),
+        (lambda x: (x.long(), x), Claim("dense", **SIZES), None, TypeError, ("y in torch.int64", "floating-point")),
+        (lambda x: (x, x > 0), Claim("dense", **SIZES), None, TypeError, ("the map in torch.bool",)),
+        (library().bfloat16(), Claim("dense", **SIZES), None, ValueError, ("torch.bfloat16", "layer.float()")),
         (library(), Claim("dense", 13, 1, 8), None, ValueError, ("x (3, 8, 13)", "axis d_model of x is 13")),
     ],
 )
@@ -217,6 +252,10 @@ def test_bad_input_gets_one_sentence(layer, claim, numbers, error, pieces):
         (lambda: Claim("dense", 12, 3, 0), ("max_length is 0",)),
         (lambda: Claim("factorized_dense", 12, 3, 8, a=3), ("a = 3 does not divide max_length = 8",)),
         (lambda: Claim("dense", 12, 3, 8, rank=2), ("has an option rank",)),
+        (lambda: Claim("dense", **SIZES, causal="no"), ("causal is 'no'", "True or False")),
+        (lambda: Claim("dense", **SIZES, bias=None), ("bias is None", "True or False")),
+        (lambda: Claim("dense", **SIZES, parameters=-1), ("parameters is -1", "a whole number from 0")),
+        (lambda: audit(library(), Claim("dense", **SIZES), seed=None), ("seed is None", "a whole number from 0")),
         (lambda: box("F"), ("no box 'F'", "A, B")),
         (lambda: make("nothing", Claim("dense", **SIZES, bias=False)), ("no fault 'nothing'", "raw R")),
         (lambda: make(None, Claim("dense", **SIZES)), ("bias=False",)),
@@ -255,7 +294,7 @@ def test_a_score_that_keeps_another_law_is_caught(score, broken, monkeypatch):
 
 def test_the_ledger_names_the_sources_of_boxes():
     sources = load()["sources"]
-    assert [source["box"] for source in sources] == ["A", "C", "E", "G", "H"]
+    assert [source["box"] for source in sources] == ["A", "B", "C", "E", "G", "H"]
     for source in sources:
         assert set(source) == {"box", "repository", "file", "commit", "place"} and LETTERS[source["box"]]
         assert re.fullmatch("[0-9a-f]{40}", source["commit"])
