@@ -165,15 +165,12 @@ class Attention(nn.Module):
             mask = check_mask(mask, batch, self.head, query, length)
         # The last token may attend to all. (A comparison alone would be no bool for torch.compile with dynamic sizes.)
         in_order = True if self.causal and query > 1 else False
-        if in_order and (start > 0 or mask is not None):
+        if in_order and (start > 0 or mask is not None or self.pattern is not None):
             mask, in_order = self._and_causal(mask, start, query, length, x.device), False
         if cache is not None:
             cache.begin()
         if self.pattern is not None:
-            allowed = self._and_causal(mask, start, query, length, x.device) if in_order else mask
-            if allowed is None:
-                allowed = torch.ones(1, 1, query, length, dtype=torch.bool, device=x.device)
-            mask, in_order = self.pattern(self.score, x, memory, allowed, start, length, cache), False
+            mask = self.pattern(self.score, x, memory, mask, start, length, cache)
         if need_weights or self.always_plain or (self.training and self.dropout):
             kernel = "plain"
         else:

@@ -20,7 +20,7 @@ class Content(Pattern):
         """queries: "batch head query feature"; keys: "batch head key feature"; allowed: bool, full axes -> bool."""
         raise NotImplementedError(f"{type(self).__name__} has no choose(): a pattern of content needs it")
 
-    def forward(self, score, x, memory, allowed, start, length, cache):
+    def leave(self, allowed, score, x, memory, start, length, cache):
         queries, keys = queries_and_keys(score, x, memory, start, length, cache)
         sizes = (score.head, queries.shape[-1])
         if sizes != (self.head, self.features):

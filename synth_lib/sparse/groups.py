@@ -179,7 +179,7 @@ def in_groups(folded, value, groups, mask=None):
     value = value[:, heads]
     batch, head, length, d_head = value.shape
     query, key = queries[..., :, None], keys[..., None, :]
-    allowed = groups.reach(query, key) & (query >= 0) & (key >= 0)
+    allowed = groups.reach(query, key) & (key >= 0)
     if mask is not None:
         real = mask[:, 0, 0].expand(batch, length)
         allowed = allowed & take(real[:, None, :, None].expand(-1, head, -1, -1), keys).mT

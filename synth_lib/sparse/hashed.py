@@ -77,7 +77,7 @@ class Hashed(Content):
         TypeError, ValueError: an unknown kind, or a number that does not fit.
     """
 
-    def __init__(self, features, head, kind="simple-lsh", *, hashes=16, keep=32, normalize_queries=False, width=0.5):
+    def __init__(self, features, head, kind="simple-lsh", *, hashes=16, keep=32, normalize_queries=False, width=2.0):
         super().__init__()
         if kind not in EXTRA:
             raise ValueError(f"kind must be one of {', '.join(EXTRA)}, not {kind!r}")

@@ -18,12 +18,23 @@ class Pattern(nn.Module):
     padding, not on later tokens of a causal layer, not on the rest of the batch.
     """
 
-    def forward(self, score, x, memory, allowed, start, length, cache):
+    def forward(self, score, x, memory, mask, start, length, cache):
         """What a layer calls: see `Attention._attend` for the arguments.
 
-        allowed: bool "batch|1 head|1 query key", padding and the causal order included -> bool of the same axes.
+        mask: None, or bool that broadcasts to "batch head query key", the causal order included; checked by the layer.
+
+        Returns:
+            the mask with fewer keys.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no forward(): a pattern needs it to choose")
+        if mask is None:
+            mask = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=x.device)
+        mask = mask[(None,) * (4 - mask.dim())]
+        allowed = mask.expand(*mask.shape[:2], x.shape[1], length)
+        return self.leave(allowed, score, x, memory, start, length, cache)
+
+    def leave(self, allowed, score, x, memory, start, length, cache):
+        """allowed: bool "batch|1 head|1 query key" -> bool that broadcasts to "batch head query key"."""
+        raise NotImplementedError(f"{type(self).__name__} has no leave(): a pattern needs it to choose")
 
 
 class Places(Pattern):
@@ -46,7 +57,7 @@ class Places(Pattern):
         place = torch.arange(length, device=device)
         return self.reach(place[:, None], place[None], head)[None]
 
-    def forward(self, score, x, memory, allowed, start, length, cache):
+    def leave(self, allowed, score, x, memory, start, length, cache):
         if memory is not None:
             raise ValueError(f"{type(self).__name__} compares places, but x and memory have no common order")
         key = torch.arange(length, device=x.device)[None]
@@ -61,7 +72,7 @@ class Window(Places):
     """A query reaches the keys less than `size` places away, itself included; a causal layer keeps those before it.
 
     Raises:
-        TypeError, ValueError: `size` is no whole number from 1 on.
+        ValueError: `size` is no whole number from 1 on.
     """
 
     def __init__(self, size):
@@ -80,7 +91,7 @@ class Strided(Places):
     query reaches every key before it.
 
     Raises:
-        TypeError, ValueError: `stride` is no whole number from 1 on.
+        ValueError: `stride` is no whole number from 1 on.
     """
 
     def __init__(self, stride):
@@ -101,7 +112,7 @@ class Fixed(Places):
     A far head reaches the query itself too: the first ones would else have no key. Halves of the heads as in Strided.
 
     Raises:
-        TypeError, ValueError: `stride` or `ends` is no whole number from 1 on, or `ends` is above `stride`.
+        ValueError: `stride` or `ends` is no whole number from 1 on, or `ends` is above `stride`.
     """
 
     def __init__(self, stride, ends=1):
