@@ -26,7 +26,7 @@ class Cache:
     A synthesizer has no keys to keep: row t of Random stands in R, and Dense makes it from token t alone.
 
     Attributes:
-        entries: tensors "batch head key d_head": the values, then the keys of each dot product in S.
+        entries: tensors "batch head key d_head": what a pattern reads, the values, the keys of each dot product in S.
         length: the number of tokens read.
     """
 
@@ -88,6 +88,7 @@ class Attention(nn.Module):
 
     Attributes:
         always_plain: set it to True, and y is computed by the plain kernel where nobody asks for the weights, too.
+        pattern: None, or a module that leaves a query only some of the keys that the mask allows: see `sparse`.
 
     Raises:
         ValueError: a size, name or option that does not fit; the message says which and what would.
@@ -106,6 +107,7 @@ class Attention(nn.Module):
                 raise ValueError(f"{name} is {size}, but the score was made with {name} = {getattr(score, name)}")
         self.head, self.causal, self.dropout = head, causal, dropout
         self.always_plain = False
+        self.pattern = None
         self.score = score
         self.value = nn.Linear(d_model, d_model, bias=bias)  # G of equation (3)
         self.output = nn.Linear(d_model, d_model, bias=bias)
@@ -163,16 +165,18 @@ class Attention(nn.Module):
             mask = check_mask(mask, batch, self.head, query, length)
         # The last token may attend to all. (A comparison alone would be no bool for torch.compile with dynamic sizes.)
         in_order = True if self.causal and query > 1 else False
-        if in_order and (start > 0 or mask is not None):
+        if in_order and (start > 0 or mask is not None or self.pattern is not None):
             mask, in_order = self._and_causal(mask, start, query, length, x.device), False
+        if cache is not None:
+            cache.begin()
+        if self.pattern is not None:
+            mask = self.pattern(self.score, x, memory, mask, start, length, cache)
         if need_weights or self.always_plain or (self.training and self.dropout):
             kernel = "plain"
         else:
             kernel = fast.choose(self.score, x, length, mask, in_order)
 
         read = partial(fast.values, self.value, x if memory is None else memory, self.head, kernel)
-        if cache is not None:
-            cache.begin()
         value = read() if cache is None else cache.extend(length, read)
         weights = None
         if kernel in ("sdpa", "flex"):

@@ -13,6 +13,7 @@ MAY_IMPORT = {
     "subject": {"subject"},
     "text": {"subject", "text"},
     "checks": {"subject", "checks"},
+    "sparse": {"subject", "sparse"},
     "lab": {"subject", "text", "lab"},
     "tools": {"subject", "text", "checks", "lab", "tools"},
 }

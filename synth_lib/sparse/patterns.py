@@ -1,0 +1,141 @@
+"""Which keys a query may attend to, from their places: window, strided, fixed. What all patterns promise.
+
+A pattern is a module that hangs on a layer, `layer.pattern = Window(16)`, and turns what the query may attend to into
+what it does attend to. Child et al. 2019, arXiv 1904.10509.
+"""
+
+import torch
+from torch import nn
+
+from synth_lib.shapes import check_whole_number
+
+
+class Pattern(nn.Module):
+    """Chooses, for each query, some of the keys that it may attend to.
+
+    A query that may attend to something never stays without a key: where a pattern leaves it none, it gets one that
+    it may attend to. What is chosen for a query depends on the keys that it may attend to and on nothing else: not on
+    padding, not on later tokens of a causal layer, not on the rest of the batch.
+    """
+
+    def forward(self, score, x, memory, mask, start, length, cache):
+        """What a layer calls: see `Attention._attend` for the arguments.
+
+        mask: None, or bool that broadcasts to "batch head query key", the causal order included; checked by the layer.
+
+        Returns:
+            the mask with fewer keys.
+        """
+        if mask is None:
+            mask = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=x.device)
+        mask = mask[(None,) * (4 - mask.dim())]
+        allowed = mask.expand(*mask.shape[:2], x.shape[1], length)
+        return self.leave(allowed, score, x, memory, start, length, cache)
+
+    def leave(self, allowed, score, x, memory, start, length, cache):
+        """allowed: bool "batch|1 head|1 query key" -> bool that broadcasts to "batch head query key"."""
+        raise NotImplementedError(f"{type(self).__name__} has no leave(): a pattern needs it to choose")
+
+
+class Places(Pattern):
+    """A pattern that reads places alone: the same for every sentence. A subclass has `reach`.
+
+    Places count from 0, the first token of the row, padding on the left included, as for R.
+    """
+
+    def reach(self, query, key, head):
+        """Whether key j is one that query i reaches: bool "head|1 query key".
+
+        query: places, "query 1"; key: places, "1 key". head: how many heads there are; half of them may do one thing
+        and half another.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no reach(): a pattern of places needs it")
+
+    def mask(self, length, head=1, device=None):
+        """The whole pattern, to look at or to give to a layer as its mask: bool "1 head|1 query key"."""
+        check_whole_number("length", length)
+        place = torch.arange(length, device=device)
+        return self.reach(place[:, None], place[None], head)[None]
+
+    def leave(self, allowed, score, x, memory, start, length, cache):
+        if memory is not None:
+            raise ValueError(f"{type(self).__name__} compares places, but x and memory have no common order")
+        key = torch.arange(length, device=x.device)[None]
+        query = torch.arange(start, start + x.shape[1], device=x.device)[:, None]
+        chosen = self.reach(query, key, score.head)[None] & allowed
+        lost = ~chosen.any(dim=-1, keepdim=True) & allowed.any(dim=-1, keepdim=True)
+        distance = torch.where(allowed, (query - key).abs(), length)
+        return torch.where(lost, key == distance.argmin(dim=-1, keepdim=True), chosen)
+
+
+class Window(Places):
+    """A query reaches the keys less than `size` places away, itself included; a causal layer keeps those before it.
+
+    Raises:
+        ValueError: `size` is no whole number from 1 on.
+    """
+
+    def __init__(self, size):
+        super().__init__()
+        check_whole_number("size", size)
+        self.size = size
+
+    def reach(self, query, key, head):
+        return ((query - key).abs() < self.size)[None]
+
+
+class Strided(Places):
+    """Sparse Transformer, strided: key j <= i from i - stride on in the near heads, each stride-th in the far ones.
+
+    The first half of the heads (the larger one) is near, the rest far; a single head reaches both. In two layers every
+    query reaches every key before it.
+
+    Raises:
+        ValueError: `stride` is no whole number from 1 on.
+    """
+
+    def __init__(self, stride):
+        super().__init__()
+        check_whole_number("stride", stride)
+        self.stride = stride
+
+    def reach(self, query, key, head):
+        back = query - key
+        near, far = back <= self.stride, back % self.stride == 0
+        return halves(near, far, head) & (back >= 0)
+
+
+class Fixed(Places):
+    """Sparse Transformer, fixed: key j <= i in the block of i in the near heads, at the end of any in the far ones.
+
+    A block has `stride` places, and its end are the last `ends` of them: they sum up their block for all that follows.
+    A far head reaches the query itself too: the first ones would else have no key. Halves of the heads as in Strided.
+
+    Raises:
+        ValueError: `stride` or `ends` is no whole number from 1 on, or `ends` is above `stride`.
+    """
+
+    def __init__(self, stride, ends=1):
+        super().__init__()
+        check_whole_number("stride", stride)
+        check_whole_number("ends", ends)
+        if ends > stride:
+            raise ValueError(f"ends is {ends}, but a block has stride = {stride} places")
+        self.stride, self.ends = stride, ends
+
+    def reach(self, query, key, head):
+        near = query // self.stride == key // self.stride
+        far = (key % self.stride >= self.stride - self.ends) | (query == key)
+        return halves(near, far, head) & (key <= query)
+
+
+def halves(near, far, head):
+    """near for the first half of the heads, far for the others, both for a single one: "head|1 query key"."""
+    if head == 1:
+        return (near | far)[None]
+    is_near = torch.arange(head, device=near.device) < near_heads(head)
+    return torch.where(is_near[:, None, None], near, far)
+
+
+def near_heads(head):
+    return (head + 1) // 2

@@ -1,0 +1,71 @@
+"""Which keys a query may attend to, from content: those of its cluster. Roy et al. 2020, arXiv 2003.05997."""
+
+import torch
+from torch.nn import functional as F
+
+from synth_lib.shapes import check_number, check_whole_number
+from synth_lib.sparse.compared import Content
+
+
+class Routed(Content):
+    """Keeps the keys of the query's cluster: k-means, with a moving average as its centroids.
+
+    Queries and keys are scaled to length 1, and a query goes to its nearest centroid. Its keys are, of those that it
+    may attend to, the `keep` nearest to that centroid; without `keep`, those whose own nearest centroid it is, and if
+    there is none, the nearest to it. Of equals, the earlier one.
+
+    "The nearest of all" would leak: a later token could push an earlier one out. Here each query asks among its own.
+
+    Centroids are no parameters. In training mode each call moves them towards the mean of their queries and of their
+    keys, after it has chosen; in evaluation nothing moves.
+
+    Args:
+        features, head: as in `Content`.
+        clusters: how many centroids a head has; the work is least at about sqrt(length).
+        keep: how many keys a query gets, length / clusters for balanced work. None: all of the cluster.
+        decay: what is kept of a centroid in a step.
+
+    Raises:
+        TypeError, ValueError: a number that does not fit.
+    """
+
+    def __init__(self, features, head, clusters, *, keep=None, decay=0.999):
+        super().__init__()
+        for name, value in (("features", features), ("head", head), ("clusters", clusters)):
+            check_whole_number(name, value)
+        if keep is not None:
+            check_whole_number("keep", keep)
+        check_number("decay", decay, below=1)
+        self.features, self.head, self.keep, self.decay = features, head, keep, decay
+        self.register_buffer("centroids", F.normalize(torch.randn(head, clusters, features), dim=-1))
+
+    def closeness(self, vectors):
+        """How near a centroid is: "batch head position feature", of length 1 -> "batch head position cluster"."""
+        centroids = self.centroids.float()
+        return vectors @ centroids.mT - centroids.square().sum(-1)[:, None] / 2
+
+    def choose(self, queries, keys, allowed):
+        queries, keys = F.normalize(queries, dim=-1), F.normalize(keys, dim=-1)
+        to_query, to_key = self.closeness(queries), self.closeness(keys)
+        cluster = to_query.argmax(dim=-1)
+        closeness = to_key.mT.gather(2, cluster[..., None].expand(*cluster.shape, keys.shape[2]))  # query key
+        closeness = closeness.masked_fill(~allowed, -float("inf"))
+        if self.keep is None:
+            chosen = allowed & (cluster[..., None] == to_key.argmax(dim=-1)[:, :, None])
+            first = F.one_hot(closeness.argmax(dim=-1), keys.shape[2]).bool()
+            chosen = torch.where(chosen.any(dim=-1, keepdim=True), chosen, first & allowed)
+        else:
+            order = closeness.sort(dim=-1, descending=True, stable=True).indices[..., : self.keep]
+            chosen = torch.zeros_like(allowed).scatter(-1, order, True) & allowed
+        if self.training:
+            self._follow(queries, to_query, allowed.any(dim=-1))
+            self._follow(keys, to_key, allowed.any(dim=-2))
+        return chosen
+
+    def _follow(self, vectors, closeness, real):
+        """Each centroid goes half a step towards the mean of its members, those that are `real`."""
+        member = F.one_hot(closeness.argmax(dim=-1), closeness.shape[-1]) * real[..., None]
+        count = member.sum(dim=(0, 2))[..., None]  # head cluster 1
+        mean = torch.einsum("bhpc,bhpf->hcf", member.to(vectors.dtype), vectors) / count.clamp(min=1)
+        moved = torch.lerp(mean, self.centroids.float(), (1 + self.decay) / 2)
+        self.centroids.copy_(torch.where(count > 0, moved, self.centroids.float()))

@@ -1,0 +1,92 @@
+"""Clusters against loops; the choice that would leak the future; the moving average."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from synth_lib.sparse.routed import Routed
+
+
+def unit(*shape, seed):
+    return F.normalize(torch.randn(*shape, generator=torch.Generator().manual_seed(seed)), dim=-1)
+
+
+def nearest(vector, centroids):
+    return min(range(len(centroids)), key=lambda c: (vector - centroids[c]).norm().item())
+
+
+@pytest.mark.parametrize("keep", [None, 1, 3])
+def test_the_choice_equals_loops(keep):
+    torch.manual_seed(0)
+    pattern = Routed(5, 2, 4, keep=keep).eval()
+    pattern.centroids *= torch.rand(2, 4, 1) + 0.5  # averages are shorter than 1, and differ in length
+    queries, keys = unit(2, 2, 9, 5, seed=1), unit(2, 2, 9, 5, seed=2)
+    allowed = torch.ones(2, 2, 9, 9, dtype=torch.bool).tril()
+    allowed[1, :, :, :3] = False
+    chosen = pattern.choose(3 * queries, 0.5 * keys, allowed)
+    for sample in range(2):
+        for head in range(2):
+            centroids = pattern.centroids[head]
+            for i in range(9):
+                cluster = nearest(queries[sample, head, i], centroids)
+                own = [j for j in range(9) if allowed[sample, head, i, j]]
+                by_distance = sorted(own, key=lambda j: (keys[sample, head, j] - centroids[cluster]).norm().item())
+                expected = by_distance[:keep]
+                if keep is None:
+                    members = [j for j in own if nearest(keys[sample, head, j], centroids) == cluster]
+                    expected = members or by_distance[:1]
+                assert chosen[sample, head, i].nonzero().flatten().tolist() == sorted(expected)
+
+
+def leaks(choose):
+    """How many of 60 exchanges of the last of 16 tokens change an earlier row."""
+    torch.manual_seed(0)
+    pattern = Routed(4, 1, 4, keep=4).eval()
+    count = 0
+    for seed in range(60):
+        vectors = unit(1, 1, 16, 4, seed=seed)
+        before = choose(pattern, vectors)
+        vectors[:, :, -1] = unit(1, 1, 4, seed=1000 + seed)
+        count += not torch.equal(choose(pattern, vectors)[:, :, :-1], before[:, :, :-1])
+    return count
+
+
+def test_the_nearest_of_all_would_leak_and_ours_does_not():
+    past = torch.ones(1, 1, 16, 16, dtype=torch.bool).tril()
+    everything = torch.ones_like(past)
+    assert leaks(lambda pattern, vectors: pattern.choose(vectors, vectors, past)) == 0
+    assert leaks(lambda pattern, vectors: pattern.choose(vectors, vectors, everything) & past) > 10
+
+
+def test_centroids_follow_their_members_in_training_only():
+    torch.manual_seed(0)
+    pattern = Routed(3, 1, 2, decay=0.9)
+    start = pattern.centroids.clone()
+    queries, keys = unit(2, 1, 4, 3, seed=1), unit(2, 1, 4, 3, seed=2)
+    allowed = torch.ones(2, 1, 4, 4, dtype=torch.bool)
+    allowed[1, :, :, 2:] = False  # padding: two keys that nobody may attend to
+    allowed[1, :, 3] = False  # and a query that may attend to nothing
+    expected = start.clone()
+    for vectors, real in ((queries, [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (1, 2)]),
+                          (keys, [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1)])):  # fmt: skip
+        for cluster in range(2):
+            members = [vectors[s, 0, p] for s, p in real if nearest(vectors[s, 0, p], start[0]) == cluster]
+            if members:
+                expected[0, cluster] = 0.95 * expected[0, cluster] + 0.05 * torch.stack(members).mean(dim=0)
+    pattern.eval().choose(queries, keys, allowed)
+    assert torch.equal(pattern.centroids, start)
+    first = pattern.train().choose(queries, keys, allowed)
+    assert torch.allclose(pattern.centroids, expected, atol=1e-6)
+    pattern.centroids.copy_(start)
+    assert torch.equal(pattern.eval().choose(queries, keys, allowed), first)  # chosen before they moved
+
+
+def test_k_means_finds_three_heaps():
+    torch.manual_seed(0)
+    heaps = F.normalize(torch.eye(3).repeat_interleave(20, dim=0) + 0.1 * torch.randn(60, 3), dim=-1)[None, None]
+    pattern = Routed(3, 1, 3, decay=0.8)
+    pattern.centroids += 0.3 * torch.eye(3)  # one near each: k-means alone may end with two in one heap
+    for _ in range(60):
+        pattern.choose(heaps, heaps, torch.ones(1, 1, 60, 60, dtype=torch.bool))
+    chosen = pattern.eval().choose(heaps, heaps, torch.ones(1, 1, 60, 60, dtype=torch.bool))
+    assert torch.equal(chosen[0, 0], torch.block_diag(*[torch.ones(20, 20)] * 3).bool())
