@@ -155,6 +155,14 @@ def test_a_file_of_ones_own_in_the_place_of_a_new_one_is_kept(public, clone, pat
     assert contents(clone) == contents(public) | {f"mine/{DATE}/{path}": b"mine"}
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows wants a privilege for links")
+def test_a_link_that_leads_nowhere_is_a_file_of_ones_own(public, clone):
+    (clone / "notebooks/04.ipynb").symlink_to("nowhere")
+    newer(public)
+    update.update(clone, DATE)
+    assert os.readlink(clone / "mine" / DATE / "notebooks/04.ipynb") == "nowhere"
+
+
 def test_a_changed_file_that_the_newer_version_drops_is_kept(public, clone):
     write(clone, notebooks__02_ipynb=notebook("return 1"))
     git(public, "rm", "--quiet", "notebooks/02.ipynb")
