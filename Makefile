@@ -10,10 +10,11 @@ CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
 RECENT := import sys; sys.exit(sys.version_info < (3, 11))
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test test-all notebooks bench assignment grade fuzz clean given-CHAPTERS given-OUT given-SUBMISSIONS
+.PHONY: help lab update test test-all notebooks bench assignment grade fuzz clean given-CHAPTERS given-OUT given-SUBMISSIONS
 
 help:
 	@echo "make lab        open the first chapter in JupyterLab (installs into $(VENV) the first time)"
+	@echo "make update     bring a newer version; what you changed is kept"
 	@echo "make test       run everything that proves the library and the notebooks"
 	@echo "make test-all   the same with three seeds, and both notebooks of each chapter whole"
 	@echo "make notebooks  build and execute the chapters whose source changed (ALL=1: every chapter)"
@@ -27,6 +28,9 @@ lab: $(STAMP)
 	@echo "JupyterLab starts. Where no browser opens, go to the address that it prints below. Ctrl-C twice ends it."
 	@$(PYTHON) -m jupyterlab --ServerApp.log_level=ERROR --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb \
 	  $$(test "$$(id -u)" = 0 && echo --allow-root)
+
+update: $(STAMP)
+	@$(PYTHON) tools/update.py
 
 test: $(STAMP)
 	@$(PYTHON) tools/test.py
@@ -62,6 +66,7 @@ clean:
 
 # The stamp is younger than both files while the environment holds what they ask for.
 $(STAMP): pyproject.toml $(CONSTRAINTS)
+	@test -w . || { echo "You may not write in this folder, and make and JupyterLab must: copy it to one of yours."; exit 1; }
 	@$(PYTHON) -c 'import pip; $(RECENT)' 2>/dev/null || { \
 	  found=; for candidate in $(CANDIDATES); do \
 	    if $$candidate -c '$(RECENT)' 2>/dev/null; then found=$$candidate; break; fi; \
@@ -70,6 +75,6 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	  $$found -c 'import ensurepip, venv' 2>/dev/null || { echo "$$found lacks the module venv or ensurepip: install it (on Debian and Ubuntu: apt install python3-venv)."; exit 1; }; \
 	  echo "Creating $(VENV) with $$($$found --version)"; \
 	  $$found -m venv --clear $(VENV); }
-	@echo "Installing into $(VENV), once; this takes a few minutes."
-	@$(PYTHON) -m pip install --disable-pip-version-check --quiet -c $(CONSTRAINTS) -e '.[notebooks,hf,test]'
+	@echo "Installing into $(VENV), once; this takes a few minutes. README says how large it is, and how to make it smaller."
+	@$(PYTHON) tools/install.py $(CONSTRAINTS)
 	@touch $(STAMP)

@@ -1,0 +1,77 @@
+"""The first `make` says how far it is: large downloads by size, a line that counts, and pip's own words if it stops."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tools import install
+
+ROOT = Path(__file__).resolve().parents[2]
+# What pip 26 prints; sizes and names as it forms them.
+LINES = """\
+Obtaining file:///home/reader/synthesizers
+  Installing build dependencies: started
+  Installing build dependencies: finished with status 'done'
+Collecting torch>=2.6 (from synth-lib==0.1.0)
+  Downloading torch-2.13.0-cp312-cp312-manylinux_2_28_x86_64.whl.metadata (30 kB)
+Collecting einops>=0.8 (from synth-lib==0.1.0)
+Downloading torch-2.13.0-cp312-cp312-manylinux_2_28_x86_64.whl (526.6 MB)
+Progress 0 of 526605292
+Progress 262144000 of 526605292
+Downloading einops-0.8.2-py3-none-any.whl (65 kB)
+Progress 65000 of 65000
+Using cached scipy-1.18.1-cp312-cp312-manylinux_2_27_x86_64.whl (35.3 MB)
+Installing collected packages: torch, einops, scipy
+Successfully installed einops-0.8.2 torch-2.13.0
+"""
+WHOLE = [
+    "  torch-2.13.0, 526.6 MB",
+    "  scipy-1.18.1, 35.3 MB, from the cache",
+    "  unpacking 3 packages; this takes a minute or two",
+]
+
+
+def shown(terminal):
+    said = []
+    progress = install.Progress(said.append, terminal)
+    for line in LINES.splitlines(keepends=True):
+        progress.line(line)
+    return "".join(said)
+
+
+def test_a_log_has_the_large_files_and_the_unpacking_alone():
+    assert shown(terminal=False).splitlines() == WHOLE
+
+
+def test_a_terminal_counts_on_one_line_that_is_wiped():
+    shows = shown(terminal=True)
+    assert [line.rpartition("\r")[2] for line in shows.splitlines() if line] and shows.count("\n") == len(WHOLE)
+    assert [line.rpartition("\r")[2] for line in shows.rstrip("\n").split("\n")] == WHOLE
+    counted = [part.strip() for part in shows.replace("\n", "\r").split("\r")]
+    assert "torch-2.13.0: 262 of 527 MB, 0:00 min" in counted and "2 packages looked up, 0:00 min" in counted
+
+
+@pytest.mark.parametrize(("code", "last"), [(0, "  done"), (1, "ERROR: No matching distribution found")])
+def test_where_pip_stops_it_says_why(monkeypatch, capsys, code, last):
+    script = f"import sys; sys.stderr.write('ERROR: No matching distribution found\\n'); sys.exit({code})"
+    monkeypatch.setattr(install, "bar", lambda: "raw")
+    monkeypatch.setattr(install, "PIP", [install.sys.executable, "-c", script])
+    assert install.main("constraints.txt") == code
+    assert capsys.readouterr().out.splitlines()[-1] == last
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no make")
+def test_make_in_a_folder_that_is_not_ones_own_says_what_to_do():
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own folder is closed to other users
+        for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+            shutil.copy(ROOT / name, folder)
+        os.chmod(folder, 0o555)
+        user = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+        done = subprocess.run(["make", "lab"], cwd=folder, capture_output=True, text=True, **user)
+        os.chmod(folder, 0o755)
+    assert done.stdout == "You may not write in this folder, and make and JupyterLab must: copy it to one of yours.\n"
+    assert done.returncode and "Traceback" not in done.stderr and len(done.stderr.splitlines()) <= 1

@@ -1,0 +1,84 @@
+"""Install what the repository needs, and say in a few lines how far it is; pip says nothing, or hundreds of lines.
+
+    python tools/install.py constraints.txt       # make calls it, with the Python of .venv
+"""
+
+import collections
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LARGE = 20  # MB: smaller files are not named
+PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+
+
+class Progress:
+    """What a reader is told of pip's lines: large downloads with their sizes, then that the files are unpacked.
+
+    In a terminal one more line, written over and over, counts the megabytes.
+    """
+
+    def __init__(self, say, terminal):
+        self.say, self.terminal = say, terminal
+        self.start, self.packages, self.file, self.open = time.monotonic(), 0, "", False
+
+    def line(self, text):
+        word, _, rest = text.strip().partition(" ")
+        if word == "Progress":  # of pip's bar "raw": Progress 1048576 of 526605292
+            done, whole = (int(number) / 1e6 for number in rest.split(" of "))
+            if whole >= LARGE:
+                self.over(f"  {self.file}: {done:.0f} of {whole:.0f} MB")
+        elif word in ("Downloading", "Using") and " (" in rest:  # "Using cached torch-2.13.0-....whl (526.6 MB)"
+            name, _, size = rest.removeprefix("cached ").rstrip(")").rpartition(" (")
+            self.file = "-".join(Path(name).name.split("-")[:2])
+            number, _, unit = size.partition(" ")
+            if unit == "GB" or unit == "MB" and float(number) >= LARGE:
+                self.whole(f"  {self.file}, {size}{', from the cache' if word == 'Using' else ''}")
+        elif word == "Collecting":
+            self.packages += 1
+            self.over(f"  {self.packages} packages looked up")
+        elif text.startswith("Installing collected packages: "):
+            self.whole(f"  unpacking {rest.count(',') + 1} packages; this takes a minute or two")
+
+    def over(self, text):
+        if self.terminal:
+            seconds = int(time.monotonic() - self.start)
+            self.say(f"\r{text}, {seconds // 60}:{seconds % 60:02d} min".ljust(79))
+            self.open = True
+
+    def whole(self, text):
+        self.say("\r" + " " * 79 + "\r" if self.open else "")
+        self.say(f"{text}\n")
+        self.open = False
+
+
+def say(text):
+    print(text, end="", flush=True)
+
+
+def bar():
+    """pip counts the bytes in lines from version 24.1 on; an older one is replaced, or, without a network, kept."""
+    subprocess.run([*PIP, "install", "--quiet", "--upgrade", "pip>=24.1"], stderr=subprocess.DEVNULL)
+    version = subprocess.run([*PIP, "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
+    return "raw" if [int(part) for part in version.split(".")[:2]] >= [24, 1] else "off"
+
+
+def main(constraints):
+    command = [*PIP, "install", "--progress-bar", bar(), "-c", constraints, "-e", ".[notebooks,hf,test]"]
+    progress = Progress(say, sys.stdout.isatty())
+    last = collections.deque(maxlen=30)
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as pip:
+        for text in pip.stdout:
+            progress.line(text)
+            if not text.startswith("Progress "):
+                last.append(text)
+    progress.whole("  done" if pip.returncode == 0 else "  pip stopped; its last lines:\n" + "".join(last).rstrip())
+    return pip.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
