@@ -10,13 +10,14 @@ CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
 RECENT := import sys; sys.exit(sys.version_info < (3, 11))
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test test-all notebooks bench assignment grade fuzz clean given-CHAPTERS given-OUT given-SUBMISSIONS
+.PHONY: help lab test test-all notebooks book bench assignment grade fuzz clean given-CHAPTERS given-OUT given-SUBMISSIONS
 
 help:
 	@echo "make lab        open the first chapter in JupyterLab (installs into $(VENV) the first time)"
 	@echo "make test       run everything that proves the library and the notebooks"
 	@echo "make test-all   the same with three seeds, and both notebooks of each chapter whole"
 	@echo "make notebooks  build and execute the chapters whose source changed (ALL=1: every chapter)"
+	@echo "make book       build the site from the stored notebooks, into build/site (SOLUTIONS=no: without them)"
 	@echo "make bench      time each attention score on this machine"
 	@echo "make assignment write the folder that students get (CHAPTERS=\"02 03\" OUT=folder)"
 	@echo "make grade      grade what they hand in (SUBMISSIONS=folder OUT=grades.csv)"
@@ -36,6 +37,9 @@ test-all: $(STAMP)
 
 notebooks: $(STAMP)
 	@$(PYTHON) tools/build_notebooks.py $(if $(ALL),--all)
+
+book: $(STAMP)
+	@$(PYTHON) tools/book/build.py $(if $(filter no,$(SOLUTIONS)),--no-solutions)
 
 bench: $(STAMP)
 	@$(PYTHON) -m synth_lib.lab bench attention --device cpu --minutes 5
@@ -71,5 +75,5 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	  echo "Creating $(VENV) with $$($$found --version)"; \
 	  $$found -m venv --clear $(VENV); }
 	@echo "Installing into $(VENV), once; this takes a few minutes."
-	@$(PYTHON) -m pip install --disable-pip-version-check --quiet -c $(CONSTRAINTS) -e '.[notebooks,hf,test]'
+	@$(PYTHON) -m pip install --disable-pip-version-check --quiet -c $(CONSTRAINTS) -e '.[notebooks,hf,test,book]'
 	@touch $(STAMP)
