@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tools.build_notebooks import TITLE, colab_address, settings  # noqa: E402
+from tools.build_notebooks import BEGIN, END, TITLE, colab_address, settings  # noqa: E402
 
 PAGES = ("docs/map.md", "docs/glossary.md", "docs/teaching.md")
 OWN_PAGES = {"index.md": HERE / "index.md", "results.md": HERE / "results.md"}
@@ -103,6 +103,7 @@ def fill(text, chapters, solutions):
 def adapted(cell):
     """A copy of a code cell as the site shows it: a fold has the cell's title, and a verdict may wrap."""
     cell = nbformat.from_dict(cell)
+    cell.source = "\n".join(line for line in cell.source.split("\n") if line.strip() not in (BEGIN, END))
     tags = cell.metadata.get("tags", [])
     if "hide-input" in tags:
         title = cell.source.partition("\n")[0].removeprefix(TITLE).partition(" {")[0]
@@ -216,6 +217,8 @@ def build(out, solutions=True, repository=None, ref=None):
         warningiserror=True,
     )
     app.build()
+    for template in (out / "_static").glob("*macros.html"):  # the theme's own, no page
+        template.unlink()
     if repository:  # what is downloaded is the chapter itself, not the copy that the site was made from
         for path in chapters:
             shutil.copy(path, out / "_sources" / "notebooks" / path.name)

@@ -11,9 +11,7 @@ project = "Synthesizers"
 author = ""
 html_title = "Synthesizers"
 language = "en"
-extensions = ["myst_nb"]
-templates_path = ["templates"]
-exclude_patterns = []
+extensions = ["myst_nb", "sphinx_copybutton"]
 
 nb_execution_mode = "off"  # the stored outputs are shown
 nb_merge_streams = True
@@ -23,6 +21,8 @@ myst_enable_extensions = ["dollarmath"]
 myst_dmath_double_inline = True
 myst_heading_anchors = 4
 myst_links_external_new_tab = False
+
+copybutton_selector = ".cell_input pre, div.highlight pre:not(.cell_output pre)"  # code, not what it printed
 
 html_theme = "sphinx_book_theme"
 html_theme_options = {
