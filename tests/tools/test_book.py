@@ -193,3 +193,16 @@ def test_a_verdict_wraps(site):
 def test_every_recorded_file_is_told(site):
     told = {tag.text for tag in site[2]["results.html"].select("article td code")}
     assert {path.name for path in (ROOT / "data" / "results").glob("*.json*")} <= told
+
+
+def test_the_live_page_is_linked_where_there_is_one(site):
+    live = (ROOT / "docs" / "live" / "index.html").exists()
+    assert bool(site[2]["index.html"].select('article a[href="live/index.html"]')) == live
+
+
+def test_a_folder_of_something_else_is_not_replaced(tmp_path):
+    (tmp_path / "essay.txt").write_text("mine")
+    command = [sys.executable, "tools/book/build.py", "--out", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1 and "holds something that is no site" in done.stderr
+    assert (tmp_path / "essay.txt").read_text() == "mine"

@@ -198,18 +198,22 @@ def address_settings(repository, ref):
 
 
 def build(out, solutions=True, repository=None, ref=None):
-    """Write the site into the folder `out`, anew. Returns how many warnings there were."""
+    """Write the site into the folder `out`, in place of an older one. Returns how many warnings there were.
+
+    Raises BookError if there is something else in `out`.
+    """
+    if out.exists() and any(out.iterdir()) and not (out / "objects.inv").exists():
+        raise BookError(f"{out} holds something that is no site: empty it, or choose another folder.")
     address = settings()
     repository = (address["repository"] if repository is None else repository).removesuffix("/").removesuffix(".git")
     ref = ref or address["ref"]
     work = out.with_name(f"{out.name}.work")
-    for folder in (out, work):
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(work, ignore_errors=True)
     chapters = write_sources(work / "source", solutions, repository, ref)
     app = Sphinx(
         srcdir=work / "source",
         confdir=HERE,
-        outdir=out,
+        outdir=work / "site",
         doctreedir=work / "doctrees",
         buildername="html",
         confoverrides=address_settings(repository, ref),
@@ -217,6 +221,9 @@ def build(out, solutions=True, repository=None, ref=None):
         warningiserror=True,
     )
     app.build()
+    if out.exists():
+        shutil.rmtree(out)
+    shutil.move(work / "site", out)
     for template in (out / "_static").glob("*macros.html"):  # the theme's own, no page
         template.unlink()
     if repository:  # what is downloaded is the chapter itself, not the copy that the site was made from
