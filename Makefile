@@ -10,7 +10,7 @@ CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
 RECENT := import sys; sys.exit(sys.version_info < (3, 11))
 
 .DEFAULT_GOAL := help
-.PHONY: help lab update test test-all notebooks bench assignment grade fuzz clean given-CHAPTERS given-OUT given-SUBMISSIONS
+.PHONY: help lab update test test-all notebooks book bench assignment grade fuzz clean given-CHAPTERS given-OUT given-SUBMISSIONS
 
 help:
 	@echo "make lab        open the first chapter in JupyterLab (installs into $(VENV) the first time)"
@@ -18,6 +18,7 @@ help:
 	@echo "make test       run everything that proves the library and the notebooks"
 	@echo "make test-all   the same with three seeds, and both notebooks of each chapter whole"
 	@echo "make notebooks  build and execute the chapters whose source changed (ALL=1: every chapter)"
+	@echo "make book       build the site from the stored notebooks, into build/site (SOLUTIONS=no: without them)"
 	@echo "make bench      time each attention score on this machine"
 	@echo "make assignment write the folder that students get (CHAPTERS=\"02 03\" OUT=folder)"
 	@echo "make grade      grade what they hand in (SUBMISSIONS=folder OUT=grades.csv)"
@@ -40,6 +41,9 @@ test-all: $(STAMP)
 
 notebooks: $(STAMP)
 	@$(PYTHON) tools/build_notebooks.py $(if $(ALL),--all)
+
+book: $(STAMP)
+	@$(PYTHON) tools/book/build.py $(if $(filter no,$(SOLUTIONS)),--no-solutions)
 
 bench: $(STAMP)
 	@$(PYTHON) -m synth_lib.lab bench attention --device cpu --minutes 5

@@ -66,7 +66,7 @@ def bar():
 
 
 def main(constraints):
-    command = [*PIP, "install", "--progress-bar", bar(), "-c", constraints, "-e", ".[notebooks,hf,test]"]
+    command = [*PIP, "install", "--progress-bar", bar(), "-c", constraints, "-e", ".[notebooks,hf,test,book]"]
     progress = Progress(say, sys.stdout.isatty())
     last = collections.deque(maxlen=30)
     with subprocess.Popen(

@@ -34,7 +34,8 @@ def test_environment_equals_pyproject():
     *conda, pip = ENVIRONMENT["dependencies"]
     assert pip["pip"][-1] == "-e ." and "pip" in conda
     conda.remove("pip")
-    wanted = bounds(PROJECT["dependencies"] + EXTRAS["notebooks"] + EXTRAS["hf"] + EXTRAS["test"])
+    extras = [line for name in ("notebooks", "hf", "test", "book") for line in EXTRAS[name]]
+    wanted = bounds(PROJECT["dependencies"] + extras)
     wanted = {CONDA_NAMES.get(name, name): bound for name, bound in wanted.items()}
     wanted["python"] = SpecifierSet(PROJECT["requires-python"])
     assert bounds(conda + pip["pip"][:-1]) == wanted
