@@ -32,7 +32,7 @@ KINDS = {
 }
 WORDS = [word for words in KINDS.values() for word in words]
 ASKS_FOR = {"animals": "things", "things": "animals", "verbs": "animals", "little words": "verbs"}
-SIZES = {"d_model": 12, "head": 2, "max_length": 6}
+SIZES = {"d_model": 16, "head": 2, "max_length": 6}
 SCORES = {"dot_product": "dot_product", "dense": "dense", "random": "random", "mixture": "random + dense"}
 STEPS = [0, 5, 10, 20, 40, 80, 160, 320]  # of training, at which the models with an R are kept
 SHOWN = 320  # the step at which the other two are

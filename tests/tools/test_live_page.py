@@ -1,6 +1,6 @@
 """docs/live.html: it is its template with numbers, and what its JavaScript makes of them is what the library makes.
 
-The JavaScript runs in quickjs-ng, of the extra `test`, or in node. Without both, three tests are skipped: then it is
+The JavaScript runs in quickjs-ng, of the extra `test`, or in node. Without both, four tests are skipped: then it is
 proved that the numbers are whole and fit the library, and that the scripts are those of the template, but not what the
 scripts compute.
 """
@@ -123,6 +123,24 @@ def test_what_moves_is_what_each_score_reads():
         "random": [[none, "all 6 rows moved"], [none, "rows 2 to 6"]],
         "mixture": [["row 3 only", "all 6 rows moved"], ["row 3 only", "rows 2 to 6"]],
     }
+
+
+def test_every_exchange_moves_something_where_words_are_read():
+    """No reader meets two words with one row: a relu that shuts a whole head would make Dense look like Random."""
+    expression = """Object.keys(SCORES).map(name => [0, 1].map(head => {
+        const map = tokens => weightsOf(numbers, name, tokens, head, false, numbers.steps.length - 1);
+        const start = map(sentence);
+        return sentence.map((word, place) => words.filter(other => other !== word).map(other =>
+            inWords(movedCells(start, map(sentence.with(place, other))))));
+    }))"""
+    sentence = [live_page.WORDS.index(word) for word in NUMBERS["sentence"]]
+    found = in_page(expression, sentence=sentence, words=list(range(len(live_page.WORDS))))
+    for name, heads in zip(live_page.SCORES, found, strict=True):
+        for places in heads:
+            for place, moved in enumerate(places, start=1):
+                row = f"row {place} only"
+                expected = {"dot_product": "all 6 rows moved", "random": "no row moved"}.get(name, row)
+                assert set(moved) == {expected}, name
 
 
 def test_rows_in_words():
