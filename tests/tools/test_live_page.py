@@ -1,6 +1,6 @@
 """docs/live.html: it is its template with numbers, and what its JavaScript makes of them is what the library makes.
 
-The JavaScript runs in quickjs-ng, of the extra `test`, or in node. Without both, four tests are skipped: then it is
+The JavaScript runs in quickjs-ng, of the extra `test`, or in node. Without both, five tests are skipped: then it is
 proved that the numbers are whole and fit the library, and that the scripts are those of the template, but not what the
 scripts compute.
 """
@@ -149,3 +149,7 @@ def test_rows_in_words():
     assert in_page("cells.map(inWords)", cells=cells) == [
         "no row moved", "row 3 only", "all 4 rows moved", "rows 2 to 4", "rows 1, 3",
     ]  # fmt: skip
+
+
+def test_large_scores_become_finite_weights():
+    assert in_page("[softmax([1000, 0]), softmax([-1000, -1000])]") == [[1, 0], [0.5, 0.5]]
