@@ -6,7 +6,7 @@
 #
 # - **Before you start:** chapters [03](03_random.ipynb) and [07](07_whole_models.ipynb): $R$ and its learning rate,
 #   the language model and its cache. You need not know Hugging Face.
-# - **Time:** about 80 minutes, 49 of them for the four exercises; the stretch exercise takes 15 more.
+# - **Time:** about 85 minutes, 49 of them for the four exercises; the stretch exercise takes 15 more.
 # - **Level:** medium.
 # - **Of use elsewhere:** all of it. `transformers` is how most open models are loaded today, and masks, positions,
 #   labels and caches are where a model that works at home goes wrong there, without an error.
@@ -33,7 +33,8 @@ from synth_lib.lab.huggingface import CACHE, SynthesizerConfig, SynthesizerForCa
 from synth_lib.lab.huggingface import model_card, replace_attention
 import transformers
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
-from transformers import Trainer, TrainingArguments
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast, Trainer, TrainingArguments, pipeline
 
 from synth_lib import plots
 from synth_lib.attention import Attention
@@ -390,6 +391,42 @@ print("read as:", " ".join(rows[1]))
 print(f"the largest change of a logit of the next word: {(without - with_mask).abs().max():.2f}")
 
 # %% [markdown]
+# ### A tokenizer, a pipeline and a collator
+#
+# Users there bring a tokenizer, and seldom write a mask. This one has seven words and needs no network. It pads on the
+# left, and gives the two arguments that the model reads. Tokenizers in the manner of BERT add `token_type_ids`, which
+# the model refuses: call those with `return_token_type_ids=False`.
+
+# %%
+by_word = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}))
+by_word.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+word_tokenizer = PreTrainedTokenizerFast(
+    tokenizer_object=by_word, pad_token="[pad]", padding_side="left", model_input_names=["input_ids", "attention_mask"]
+)
+sentences = [" ".join(text) for text in texts]
+for name, rows_of_batch in word_tokenizer(sentences, padding=True).items():
+    print(f"{name:15}", rows_of_batch)
+
+# %% [markdown]
+# Those are `tokens` and `attention_mask` from above. A *pipeline* puts tokenizer and `generate` together. (The model is
+# not trained, and may write padding, which a pipeline does not show: `suppress_tokens` forbids it.) A *collator* makes
+# the batches of `Trainer` from single texts, and the labels too:
+
+# %%
+write = pipeline("text-generation", model=again, tokenizer=word_tokenizer, device="cpu")
+options["suppress_tokens"] = [0]
+own = again.generate(tokens, attention_mask=attention_mask, **options)[:, 6:]
+found = write(sentences, batch_size=2, return_full_text=False, **options)
+own_words = [word_tokenizer.decode(new).split() for new in own]
+same = [new == one["generated_text"].split() for new, (one,) in zip(own_words, found, strict=True)]
+print("texts that the pipeline continues as generate did:", sum(same), "of", len(same))
+collate = DataCollatorForLanguageModeling(word_tokenizer, mlm=False)
+print("labels:", collate([word_tokenizer(sentence) for sentence in sentences])["labels"].tolist())
+
+# %% [markdown]
+# Labels are the tokens, with -100 for padding, and the model shifts. The collator knows padding by its number alone: if
+# the padding is also the end of a text, as with many GPT-2 scripts, no end is ever a label.
+#
 # ## Swap S in a GPT-2
 #
 # A GPT-2 of our size, made from a config: random numbers, the real code. Its layers keep a linear map *transposed*,
@@ -512,9 +549,9 @@ print("with dense:", type(llama.model.layers[0].self_attn).__name__)
 #
 # `Trainer` builds its own optimizer, with one rate for all. Chapter 03 says what that does to $R$: Adam moves a number
 # by about the rate a step, and a table that starts near 0 must move by several units. The documented way to
-# other rates is to hand over an optimizer, whose groups the schedule then scales together. (Leave
-# `label_smoothing_factor` at 0: with it `Trainer` computes the loss itself, and shifts the labels only for classes that
-# it knows by name. Who shifts, again.)
+# other rates is to hand over an optimizer, whose groups the schedule then scales together. (With
+# `label_smoothing_factor` it computes the loss itself, and shifts the labels only for classes in a list of its own.
+# The wrapper has put itself there; a class that you derive from it has not. Who shifts, again.)
 
 # %%
 tokenizer, splits = shakespeare()
@@ -580,6 +617,34 @@ plots.show(
 # %% [markdown]
 # The same data, the same steps, one argument. A comparison of S in which nobody passed it compares optimizers.
 #
+# ## Publish: what a card must say
+#
+# A model without a card is a guess for its users. `model_card` writes what is known for certain: what S is, what it
+# *cannot* do, and what it was trained on. The number is yours: measure it on texts that were not trained on.
+
+# %%
+best = trained["ten times the rate"][0]
+inputs, _ = evaluation_windows(splits["test"], 16, 200)
+with torch.no_grad():
+    loss = best(inputs, labels=inputs).loss.item()
+card = model_card(best.config, data="2,560 pieces of Shakespeare, public domain.", loss=loss)
+differs = ("Loss", "Versions", "arXiv")  # by machine, or too long a number: see them with print(card)
+print("\n".join(line for line in card.splitlines()[5:] if not any(word in line for word in differs)))
+
+# %% [markdown]
+# The way to the hub and back, for a machine with a network. This cell defines it and does not call it:
+
+# %%
+def with_a_network():
+    """Not run in this chapter: it fetches pretrained weights, and writes to an account of yours."""
+    model = AutoModelForCausalLM.from_pretrained("openai-community/gpt2")
+    replace_attention(model, "random + dot_product", layers=[11])  # train it now: R is new
+    best.push_to_hub("your-name/shakespeare-random")  # and the card as its README.md
+
+# %% [markdown]
+# A GPT-2 whose S was exchanged is saved whole. `from_pretrained` builds a plain GPT-2, finds that weights do not fit,
+# and stops; `load_replaced(GPT2LMHeadModel, folder)` reads in `config.json` what was exchanged, and builds that.
+#
 # ## Where should R start?
 #
 # Chapter 03 starts $R$ from patterns made by hand. A study of audio models reports that weights started from maps like
@@ -642,34 +707,6 @@ print("settled by the rule of chapter 13:", sum(settled(run["curve"]) for run in
 # where a curve has not settled, longer training may turn an order round. The saving that the study reports is another
 # one, too: it counts time, and a map that reads no token needs no queries and keys. To ask the question at your size,
 # change `STARTS` in `synth_lib/lab/huggingface.py`, and run `python -m synth_lib.lab.huggingface`.
-#
-# ## Publish: what a card must say
-#
-# A model without a card is a guess for its users. `model_card` writes what is known for certain: what S is, what it
-# *cannot* do, and what it was trained on. The number is yours: measure it on texts that were not trained on.
-
-# %%
-best = trained["ten times the rate"][0]
-inputs, _ = evaluation_windows(splits["test"], 16, 200)
-with torch.no_grad():
-    loss = best(inputs, labels=inputs).loss.item()
-card = model_card(best.config, data="2,560 pieces of Shakespeare, public domain.", loss=loss)
-differs = ("Loss", "Versions", "arXiv")  # by machine, or too long a number: see them with print(card)
-print("\n".join(line for line in card.splitlines()[5:] if not any(word in line for word in differs)))
-
-# %% [markdown]
-# The way to the hub and back, for a machine with a network. This cell defines it and does not call it:
-
-# %%
-def with_a_network():
-    """Not run in this chapter: it fetches pretrained weights, and writes to an account of yours."""
-    model = AutoModelForCausalLM.from_pretrained("openai-community/gpt2")
-    replace_attention(model, "random + dot_product", layers=[11])  # train it now: R is new
-    best.push_to_hub("your-name/shakespeare-random")  # and the card as its README.md
-
-# %% [markdown]
-# A GPT-2 whose S was exchanged is saved whole, but `from_pretrained` builds a plain GPT-2 again. To load it, make the
-# GPT-2, call `replace_attention` as before, then `load_state_dict`.
 #
 # ## Where it breaks
 #

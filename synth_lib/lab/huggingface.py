@@ -6,6 +6,7 @@
 
     replace_attention(gpt2, "random", layers=[0, 1])        # our layer in the place of theirs
 
+There is no bare model for AutoModel: `output_hidden_states` gives its states; the last of them makes the logits.
 Nothing else in synth_lib imports this file or transformers. Where the versions of transformers differ, the name stands
 in `CACHE` or in `_cache_in`.
 """
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from datetime import date
 from itertools import chain
 from math import sqrt
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -23,14 +25,17 @@ from synth_lib.lab.runner import Record
 from synth_lib.lab.starts import decaying_scores
 from synth_lib.lab.train import Settings, evaluating, mean_loss, next_token_loss, provenance, train
 from synth_lib.models import Classifier, LanguageModel
+from synth_lib.scores import SCORES
 from synth_lib.shapes import check_number
 from synth_lib.text.baselines import ngram_loss
 from synth_lib.text.corpora import DATA, evaluation_windows, random_windows, shakespeare
 
 try:
     import transformers
+    from safetensors.torch import load_model
     from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin, PretrainedConfig, PreTrainedModel
     from transformers.modeling_outputs import CausalLMOutputWithPast, SequenceClassifierOutput
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 except ImportError as error:
     raise ImportError(f'synth_lib.lab.huggingface needs transformers: pip install -e ".[hf]" ({error})') from error
 
@@ -150,25 +155,37 @@ def _pick(tensor, index, dim):
 
 # --- the models ---
 
+# What somebody may write, and what it is called here.
+OTHER_NAMES = {
+    "d_model": "hidden_size", "head": "num_attention_heads", "heads": "num_attention_heads",
+    "n_heads": "num_attention_heads", "num_heads": "num_attention_heads", "layer": "num_hidden_layers",
+    "layers": "num_hidden_layers", "n_layers": "num_hidden_layers", "num_layers": "num_hidden_layers",
+    "vocab": "vocab_size", "n_vocab": "vocab_size", "n_ctx": "max_position_embeddings", "scores": "score",
+} | {option: f'score_options={{"{option}": ...}}' for option in ("rank", "a", "b", "initial_scale")}  # fmt: skip
+
 
 class SynthesizerConfig(PretrainedConfig):
     """The sizes of a model and its S, saved as JSON. The names are those of transformers; ours are beside them.
 
     Args:
         vocab_size, hidden_size, num_attention_heads, num_hidden_layers, max_position_embeddings: vocab, d_model, head,
-            layer, max_length of `LanguageModel`.
+            layer, max_length of `LanguageModel`. n_embd, n_head, n_layer and n_positions of GPT-2 mean the same.
         score: S by name, or a list with a name for each layer. A ready module cannot be written as JSON.
         score_options: its options, such as {"rank": 4}.
         dropout, bias: as for `LanguageModel`.
         **kwargs: those of every config: pad_token_id, eos_token_id, num_labels, ...
 
     Raises:
-        TypeError: score is neither a name nor a list of names.
-        ValueError: tie_word_embeddings is False: the embedding is the output matrix, too.
+        TypeError: score is neither a name nor a list of names; a size or an option of S has another name here.
+        ValueError: a score is unknown; tie_word_embeddings is False: the embedding is the output matrix, too.
     """
 
     model_type = "synthesizer"
     keys_to_ignore_at_inference = ["past_key_values", "cache"]
+    attribute_map = {
+        "n_embd": "hidden_size", "n_head": "num_attention_heads", "n_layer": "num_hidden_layers",
+        "n_positions": "max_position_embeddings",
+    }  # fmt: skip
 
     def __init__(
         self, vocab_size=256, hidden_size=128, num_attention_heads=4, num_hidden_layers=4, max_position_embeddings=128,
@@ -178,6 +195,11 @@ class SynthesizerConfig(PretrainedConfig):
         if not all(isinstance(name, str) for name in names):
             kinds = ", ".join(sorted({type(name).__name__ for name in names if not isinstance(name, str)}))
             raise TypeError(f"score must be a name or a list of names, which JSON can hold, not {kinds}")
+        for part in chain(*(name.split("+") for name in names)):
+            if part.strip() not in SCORES:
+                raise ValueError(f'unknown score "{part.strip()}"; known are {", ".join(SCORES)} and sums of them')
+        for name in OTHER_NAMES.keys() & kwargs.keys():  # a config takes any name, and such a size would do nothing
+            raise TypeError(f"{name} is no name of a SynthesizerConfig: write {OTHER_NAMES[name]}")
         if not kwargs.setdefault("tie_word_embeddings", True):
             raise ValueError("tie_word_embeddings is False, but the embedding is the output matrix here: leave it True")
         self.vocab_size, self.hidden_size = vocab_size, hidden_size
@@ -214,13 +236,16 @@ class _SynthesizerModel(PreTrainedModel):
         self.post_init()
 
     def _init_weights(self, module):
-        """Draw what a checkpoint lacks, such as the last layer of a new classifier, as synth_lib draws it."""
+        """Draw what a checkpoint lacks, such as the last layer of a new classifier, as synth_lib draws it; S never."""
         if self._is_drawn:
             return
         own = dict(chain(module.named_parameters(recurse=False), module.named_buffers(recurse=False)))
         missing = {name: tensor for name, tensor in own.items() if not getattr(tensor, "_is_hf_initialized", False)}
         if missing:
             path = next(name for name, part in self.model.named_modules() if part is module)
+            if ".score" in path:
+                lacks = f"the checkpoint has no {', '.join(missing)} of model.{path} for score {self.config.score!r}"
+                raise ValueError(f"{lacks} of this size: load it with the score and sizes that it was saved with")
             fresh = self._build(self.config).get_submodule(path)
             with torch.no_grad():
                 for name, tensor in missing.items():
@@ -369,8 +394,15 @@ class SynthesizerForCausalLM(_SynthesizerModel, GenerationMixin):
             raise ValueError("position_ids differ from the count of tokens in attention_mask: leave them out")
 
     def prepare_inputs_for_generation(self, input_ids, **kwargs):
-        """As in every model of transformers; a text longer than the model is read anew from its last tokens."""
+        """As in every model of transformers; a text longer than the model is read anew from its last tokens.
+
+        Raises ValueError if a text ends with padding: the next token would be predicted from it.
+        """
         limit, mask = self.config.max_position_embeddings, kwargs.get("attention_mask")
+        if mask is not None and mask.ndim == 2 and (mask[:, -1] == 0).any():
+            row = int((mask[:, -1] == 0).int().argmax())
+            ends = f"row {row} of attention_mask ends with padding, but generate goes on behind the last column"
+            raise ValueError(f'{ends}: pad on the left (padding_side="left" of the tokenizer)')
         longest = input_ids.shape[1] if mask is None else int(mask.sum(dim=1).max())
         if longest <= limit:
             return super().prepare_inputs_for_generation(input_ids, **kwargs)
@@ -428,6 +460,8 @@ def _dynamic(cache):
 transformers.AutoConfig.register("synthesizer", SynthesizerConfig)
 transformers.AutoModelForCausalLM.register(SynthesizerConfig, SynthesizerForCausalLM)
 transformers.AutoModelForSequenceClassification.register(SynthesizerConfig, SynthesizerForSequenceClassification)
+# With label_smoothing_factor `Trainer` computes the loss, and shifts the labels for the classes in this list alone.
+MODEL_FOR_CAUSAL_LM_MAPPING_NAMES["synthesizer"] = SynthesizerForCausalLM.__name__
 
 
 # --- our layer in a model of theirs ---
@@ -439,9 +473,10 @@ def replace_attention(model, score, layers=None, **score_options):
     Values and output keep their weights. So do queries and keys, if S has a dot product: with score "dot_product" the
     model computes what it did before. Everything else of the model stays, the cache and `generate` included.
 
-    Saved, the model has all its weights, but `from_pretrained` builds the original attention: make the model, replace
-    as before, then `load_state_dict`. Its own positions are those of its `position_ids`: give them where padding stands
-    on the left and `generate` does not.
+    Its config keeps what was replaced, under replaced_attention. Saved, it has all its weights: `load_replaced` reads
+    it back, and `from_pretrained`, which would build the original attention, stops with a size mismatch. A layer may be
+    replaced again. Its own positions are those of its `position_ids`: give them where padding stands on the left and
+    `generate` does not.
 
     Args:
         model: a model of transformers, changed in place.
@@ -458,6 +493,7 @@ def replace_attention(model, score, layers=None, **score_options):
         raise TypeError(f"score must be a name, since each layer gets its own S, not {type(score).__name__}")
     modules = [(name, module) for name, module in model.named_modules() if "cross" not in name.lower()]
     found = [(name, module, kind) for name, module in modules if (kind := _shape_of(module))]
+    positions = [module for name, module in modules if name.split(".")[-1] in ("wpe", "position_embeddings")]
     if not found or getattr(model.config, "max_position_embeddings", None) is None:
         known = "GPT-2 (c_attn), BERT (query, key, value) or Llama (q_proj, k_proj, v_proj), with a longest text"
         raise TypeError(f"{type(model).__name__} has no attention shaped as in {known}")
@@ -472,10 +508,47 @@ def replace_attention(model, score, layers=None, **score_options):
     for name, module in made:  # all or none
         parent, _, last = name.rpartition(".")
         setattr(model.get_submodule(parent), last, module)
+    known = getattr(model.config, "replaced_attention", {})
+    model.config.replaced_attention = known | {str(layer): {"score": score} | score_options for layer in wanted}
+    for embedding in positions:
+        if _check_length not in embedding._forward_pre_hooks.values():
+            embedding.register_forward_pre_hook(_check_length)
     return model
 
 
+def load_replaced(kind, folder):
+    """A model that `replace_attention` changed and `save_pretrained` wrote, with S as it was, in eval mode.
+
+    Args:
+        kind: the class of the model, such as GPT2LMHeadModel.
+        folder: where its config.json and model.safetensors are.
+
+    Raises:
+        ValueError: nothing was replaced in the model of this folder.
+        RuntimeError: the weights are not those of such a model.
+    """
+    config = kind.config_class.from_pretrained(folder)
+    replaced = getattr(config, "replaced_attention", None)
+    if not replaced:
+        known = f"load it with {kind.__name__}.from_pretrained"
+        raise ValueError(f"no attention was replaced in the model of {folder}: {known}")
+    model = kind(config).to(getattr(config, "dtype", None) or torch.get_default_dtype())
+    for layer, options in replaced.items():
+        replace_attention(model, layers=[int(layer)], **options)
+    load_model(model, Path(folder) / "model.safetensors")
+    return model.eval()
+
+
+def _check_length(embedding, arguments):
+    """Before an embedding of positions is read."""
+    longest = int(arguments[0].max()) + 1
+    if longest > embedding.num_embeddings:
+        raise ValueError(f"the text has {longest} positions, but the model has at most {embedding.num_embeddings}")
+
+
 def _shape_of(module):
+    if isinstance(module, _Replaced):
+        return module.kind
     for kind, parts in (
         ("gpt2", ("c_attn", "c_proj")), ("bert", ("query", "key", "value")),
         ("llama", ("q_proj", "k_proj", "v_proj", "o_proj")),
@@ -488,8 +561,14 @@ def _shape_of(module):
 def _made_of(old, kind, config, layer, score, score_options):
     """The layer that takes the place of `old`."""
     d_model, head, max_length = config.hidden_size, config.num_attention_heads, config.max_position_embeddings
-    dropout, after = 0.0, nn.Identity()
-    if kind == "gpt2":  # their Conv1D holds the transpose of a linear layer's weight
+    dropout, after, scale = 0.0, nn.Identity(), 1.0
+    if isinstance(old, _Replaced):  # its values and output, and queries and keys if it has some
+        compares = [part for part in old.attention.score.modules() if hasattr(part, "query") and hasattr(part, "key")]
+        linears = [compares[0].query, compares[0].key] if compares else [None, None]
+        linears += [old.attention.value, old.attention.output]
+        weights, biases = ([getattr(linear, name, None) for linear in linears] for name in ("weight", "bias"))
+        dropout, after = old.attention.dropout, old.after
+    elif kind == "gpt2":  # their Conv1D holds the transpose of a linear layer's weight
         weights = [weight.T for weight in old.c_attn.weight.split(d_model, dim=1)]
         biases = list(old.c_attn.bias.split(d_model))
         weights.append(old.c_proj.weight.T)
@@ -502,12 +581,11 @@ def _made_of(old, kind, config, layer, score, score_options):
         weights = [getattr(old, part).weight for part in parts]
         biases = [getattr(old, part).bias for part in parts]
         dropout = config.attention_probs_dropout_prob if kind == "bert" else config.attention_dropout
-        scale = 1.0
     if kind == "llama":
-        if weights[0].shape[0] != d_model:
-            wide = weights[0].shape[0]
+        wide = weights[3].shape[1]
+        if wide != d_model:
             raise ValueError(f"the heads of layer {layer} are {wide} wide together, but must be d_model = {d_model}")
-        group = d_model // weights[2].shape[0]
+        group = d_model // weights[2].shape[0]  # 1 if the layer was replaced before
         if "dot_product" in score:
             rotated = "rotates its queries and keys by their position, which our dot product does not"
             shared = f", and {group} heads share their keys" if group > 1 else ""
@@ -519,7 +597,7 @@ def _made_of(old, kind, config, layer, score, score_options):
     bias = biases[2] is not None
     attention = HostedAttention(
         d_model, head, max_length, score, causal=causal, bias=bias, dropout=dropout, **score_options
-    ).to(weights[0])
+    ).to(weights[2])
     if kind == "bert":
         attention.output = nn.Identity()  # theirs comes behind, with the sum and the norm
     copies = {"value": 2, "output": 3} if kind != "bert" else {"value": 2}
@@ -527,12 +605,22 @@ def _made_of(old, kind, config, layer, score, score_options):
         for name, number in copies.items():
             _copy(getattr(attention, name), weights[number], biases[number])
         for part in attention.score.modules():
-            if hasattr(part, "query") and hasattr(part, "key"):
+            if hasattr(part, "query") and hasattr(part, "key") and weights[0] is not None:
                 _copy(part.query, weights[0] * scale, None if biases[0] is None else biases[0] * scale)
                 _copy(part.key, weights[1], biases[1])
     # A subclass of what was there: their recorder of attention maps knows a layer by its class.
-    kind_of_new = type(f"Replaced{type(old).__name__}", (_Replaced, type(old)), {})
-    return kind_of_new(attention, after, config, layer).train(old.training)
+    original = type(old).__bases__[1] if isinstance(old, _Replaced) else type(old)
+    return _replaced(original)(attention, after, config, layer, kind).train(old.training)
+
+
+def _replaced(original):
+    return type(f"Replaced{original.__name__}", (_Replaced, original), {})
+
+
+def _empty(original):
+    """For pickle, which finds no class that was made here."""
+    kind = _replaced(original)
+    return kind.__new__(kind)
 
 
 def _repeat_heads(tensor, group, d_head):
@@ -548,10 +636,17 @@ def _copy(linear, weight, bias):
 class _Replaced(nn.Module):
     """Our layer, called as theirs."""
 
-    def __init__(self, attention, after, config, layer):
+    def __init__(self, attention, after, config, layer, kind):
         nn.Module.__init__(self)
         self.attention, self.after, self.config, self.layer_idx = attention, after, config, layer
-        self.is_causal = attention.causal
+        self.is_causal, self.kind = attention.causal, kind
+        # Under the name of a weight that is gone, of a size that fits none: from_pretrained, which would draw the
+        # original attention anew and go on, stops there.
+        self.add_module({"gpt2": "c_attn", "bert": "query", "llama": "q_proj"}[kind], gone := nn.Module())
+        gone.register_buffer("weight", attention.value.weight.new_zeros(0))
+
+    def __reduce__(self):
+        return _empty, (type(self).__bases__[1],), self.__dict__
 
     def forward(self, hidden_states, attention_mask=None, **kwargs):
         if kwargs.get("head_mask") is not None:

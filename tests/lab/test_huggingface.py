@@ -4,6 +4,7 @@ Where a version of transformers differs, the sentence of the test says which of 
 """
 
 import copy
+import pickle
 import re
 import subprocess
 import sys
@@ -33,6 +34,7 @@ from synth_lib.lab.huggingface import (
     SynthesizerConfig,
     SynthesizerForCausalLM,
     SynthesizerForSequenceClassification,
+    load_replaced,
     mean_maps,
     model_card,
     replace_attention,
@@ -230,6 +232,20 @@ def test_trainer_may_divide_the_loss_by_a_number_of_its_own():
     torch.testing.assert_close(divided * 8, loss * (COUNTS[0] - 1))
 
 
+def test_trainer_shifts_the_labels_when_it_smooths_them(tmp_path):
+    model, text = ours("random"), texts()[0]
+    arguments = TrainingArguments(output_dir=str(tmp_path), label_smoothing_factor=0.2, report_to=[], use_cpu=True)
+    labels = text.clone()
+    labels[0, 2] = -100
+    loss = Trainer(model=model, args=arguments).compute_loss(model, {"input_ids": text, "labels": labels.clone()})
+    losses = []
+    for column in range(COUNTS[0] - 1):
+        target, logs = int(labels[0, column + 1]), model(text).logits[0, column].log_softmax(dim=0)
+        if target != -100:
+            losses.append(-0.8 * logs[target] - 0.2 * logs.mean())
+    torch.testing.assert_close(loss, torch.stack(losses).mean())
+
+
 @pytest.mark.parametrize("score", SOME, ids=str)
 def test_gradients_are_those_of_the_library_with_and_without_checkpointing(score):
     text, found = texts()[0], []
@@ -320,10 +336,21 @@ def test_what_a_checkpoint_lacks_is_drawn_as_the_library_draws_it(tmp_path):
     bound = D_MODEL**-0.5
     assert 0.9 * bound < model.model.label.weight.abs().max() <= bound and model.model.label.bias.abs().max() <= bound
     assert torch.equal(model.model.blocks[0].attention.score.R, ours("random").model.blocks[0].attention.score.R)
-    ours("dense").save_pretrained(tmp_path)
-    torch.manual_seed(1)
-    model = SynthesizerForCausalLM.from_pretrained(tmp_path, score="random")
-    assert 0.15 < model.model.blocks[0].attention.score.R.std() < 0.35  # 1 / sqrt(max_length)
+
+
+@pytest.mark.parametrize(
+    ("saved", "asked"),
+    [
+        ("dense", {"score": "random"}),
+        ("random + dense", {"score": "random"}),
+        ("random", {"score": ["random", "dense"]}),
+        ("random", {"max_position_embeddings": MAX_LENGTH + 4, "ignore_mismatched_sizes": True}),
+    ],
+)  # fmt: skip
+def test_an_s_that_the_checkpoint_lacks_is_not_drawn(saved, asked, tmp_path):
+    ours(saved).save_pretrained(tmp_path)
+    with refuses(ValueError, "the checkpoint has no", f"score {asked.get('score', saved)!r}", "that it was saved with"):
+        SynthesizerForCausalLM.from_pretrained(tmp_path, **asked)
 
 
 def test_embedding_and_output_are_one_matrix_whatever_happens_to_it(tmp_path):
@@ -363,8 +390,27 @@ def test_a_config_refuses_what_json_cannot_hold_and_an_untied_output():
         SynthesizerConfig(score=SCORES["dense"](12, 3, 8))
     with refuses(ValueError, "tie_word_embeddings"):
         SynthesizerConfig(tie_word_embeddings=False)
-    with refuses(ValueError, "unknown score", "sparse"):
-        SynthesizerForCausalLM(SynthesizerConfig(score="sparse"))
+    with refuses(ValueError, 'unknown score "sparse"', "factorized_random"):
+        SynthesizerConfig(score=["random", "dense + sparse"])
+    for name, right in {"n_layers": "num_hidden_layers", "d_model": "hidden_size", "rank": "score_options"}.items():
+        with refuses(TypeError, name, right):
+            SynthesizerConfig(**{name: 3})
+
+
+def test_the_names_of_gpt2_are_taken(tmp_path):
+    config = SynthesizerConfig(vocab_size=VOCAB, n_embd=10, n_head=2, n_layer=3, n_positions=9)
+    config.save_pretrained(tmp_path)
+    model = SynthesizerForCausalLM(transformers.AutoConfig.from_pretrained(tmp_path)).model
+    assert [len(model.blocks), model.max_length, model.token.weight.shape[1]] == [3, 9, 10]
+    assert model.blocks[0].attention.head == 2 and config.n_embd == config.hidden_size == 10
+
+
+def test_generate_refuses_a_text_that_ends_with_padding():
+    for side in ("right", "both"):
+        tokens, mask = padded(side)
+        mask[0] = 1
+        with refuses(ValueError, "row 1 of attention_mask ends with padding", 'padding_side="left"'):
+            ours("random").generate(tokens, attention_mask=mask, max_new_tokens=2)
 
 
 def test_without_transformers_one_sentence_says_what_to_install():
@@ -467,7 +513,7 @@ def test_the_lines_of_the_readme_train_save_load_and_write(tmp_path, monkeypatch
     (lines,) = [block for block in re.findall(r"```python\n(.*?)```", readme, re.S) if "huggingface" in block]
     exec(lines, {})
     assert (tmp_path / "random" / "model.safetensors").exists()
-    assert capsys.readouterr().out.rstrip("\n").splitlines()[-1].startswith("to be or")
+    assert capsys.readouterr().out.rstrip("\n").splitlines()[-1] == "to be or not to be, to be or"
 
 
 # --- our layer in their models ---
@@ -568,6 +614,40 @@ def test_a_replaced_layer_keeps_values_and_output_and_the_parameters_around_it()
     assert all(torch.equal(other.state_dict()[name], tensor) for name, tensor in kept.items())
     tables = [name for name, _ in other.named_parameters() if name.endswith(".R")]
     assert tables == ["transformer.h.0.attn.attention.score.R"]
+
+
+@pytest.mark.parametrize("make", [gpt2, bert, llama])
+def test_a_replaced_model_is_loaded_with_its_s_and_never_without(make, tmp_path):
+    model = make("sdpa")
+    replace_attention(model, "factorized_random", [0], rank=3)
+    spread(replace_attention(model, "random + dense", [1])).save_pretrained(tmp_path)
+    with pytest.raises(RuntimeError, match="mismatch"):
+        type(model).from_pretrained(tmp_path)
+    again = load_replaced(type(model), tmp_path)
+    for (name, tensor), (other, loaded) in zip(model.state_dict().items(), again.state_dict().items(), strict=True):
+        assert name == other and tensor.dtype == loaded.dtype and torch.equal(tensor, loaded)
+    for twin in (again, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(twin(texts()[0])[0], model(texts()[0])[0])
+    make().save_pretrained(tmp_path)
+    with refuses(ValueError, "no attention was replaced", f"{type(model).__name__}.from_pretrained"):
+        load_replaced(type(model), tmp_path)
+
+
+@pytest.mark.parametrize("make", [gpt2, bert])
+def test_a_layer_may_be_replaced_again(make):
+    model, text = make(), texts()[0]
+    other = replace_attention(copy.deepcopy(model), "random + dot_product")
+    assert not torch.allclose(other(text)[0], model(text)[0])
+    torch.testing.assert_close(replace_attention(other, "dot_product")(text)[0], model(text)[0])
+    layer = next(module for module in model.modules() if huggingface._shape_of(module))
+    names = {type(module).__name__ for module in other.modules() if isinstance(module, huggingface._Replaced)}
+    assert names == {f"Replaced{type(layer).__name__}"}
+
+
+@pytest.mark.parametrize("make", [gpt2, llama])
+def test_a_text_too_long_for_a_replaced_model_gets_both_numbers(make):
+    with refuses(ValueError, str(MAX_LENGTH + 1), str(MAX_LENGTH), "at most" if make is gpt2 else "max_length"):
+        replace_attention(make(), "random")(torch.ones(1, MAX_LENGTH + 1, dtype=torch.int64))
 
 
 def test_heads_that_share_values_get_copies():

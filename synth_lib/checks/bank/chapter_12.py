@@ -90,6 +90,12 @@ def _map(query=_count, key=None, change=lambda R: R, dim=-1, fill=-1e9, keep_zer
     return answer
 
 
+def _by_column_at_once(R, attention_mask):
+    """Stops in a batch with more columns than R has rows."""
+    scores = torch.stack([R[:, place][:, :, place] for place in _by_column(attention_mask)])
+    return scores.masked_fill(~_allowed(attention_mask), -1e9).softmax(dim=-1) * _allowed(attention_mask)
+
+
 def _map_in_loops(R, attention_mask):
     batch, columns = attention_mask.shape
     weights = torch.zeros(batch, len(R), columns, columns)
@@ -171,7 +177,12 @@ MAP = Exercise(
                 lambda R, attention_mask: _read(R, _count(attention_mask), _count(attention_mask))
                 * _allowed(attention_mask),
         },
-    }),
+    }) + mistakes({
+        POSITIONS: {
+            "a position is no row of R, which has the rows 0 to max_length - 1: is it a column, does it count padding, "
+            "or does the first token have position 1?": _by_column_at_once,
+        },
+    }, error="out of bounds for dimension"),
 )  # fmt: skip
 
 
@@ -243,6 +254,15 @@ def _without_logarithm(logits, labels, attention_mask):
     return -logits[:, :-1].softmax(dim=-1)[counts].gather(1, labels[:, 1:][counts][:, None]).mean()
 
 
+def _loss_of_texts_cut_out(logits, labels, attention_mask):
+    """Padding is cut out before the shift, so a token before a hole is judged by the one behind it."""
+    predictions, targets = [], []
+    for row, label, mask in zip(logits, labels, attention_mask.bool(), strict=True):
+        predictions.append(row[mask][:-1])
+        targets.append(label[mask][1:])
+    return F.cross_entropy(torch.cat(predictions), torch.cat(targets))
+
+
 LOSS = Exercise(
     key="12.2",
     title="the loss of a padded batch",
@@ -268,6 +288,8 @@ LOSS = Exercise(
                 lambda logits, labels, attention_mask: _cross_entropy(
                     logits, _hide(labels.roll(-1, dims=1), attention_mask == 0)
                 ),
+            "padding is cut out before the shift; a column is judged by the next column, whatever stands there.":
+                _loss_of_texts_cut_out,
             "-100 is taken for token 0, but it marks a target that does not count.": _padding_as_zero,
         },
         EXERCISE_LOSS: {
@@ -291,6 +313,8 @@ LOSS = Exercise(
                 _divided_by(lambda targets, mask: targets.numel()),
             "the sum is divided by the number of tokens in the mask; predictions count, not tokens.":
                 _divided_by(lambda targets, mask: mask.sum()),
+            "the sum is divided by all predictions from tokens; those whose label is -100 do not count.":
+                _divided_by(lambda targets, mask: mask[:, :-1].sum()),
             "the sum is divided by the number of texts.": _divided_by(lambda targets, mask: len(mask)),
             "this is the sum; the mean is asked for.": _divided_by(lambda targets, mask: 1),
             "the loss is in bits; the docstring asks for nats.":
@@ -299,6 +323,10 @@ LOSS = Exercise(
             "the sign is turned: a log-probability is at most 0, a loss at least 0.":
                 lambda logits, labels, attention_mask: -_loss(logits, labels, attention_mask),
             "this is the mean probability, turned round; the logarithm is missing.": _without_logarithm,
+            "this is the perplexity, the exponential of the loss.":
+                lambda logits, labels, attention_mask: _loss(logits, labels, attention_mask).exp(),
+            "the softmax is taken twice; cross_entropy takes it of logits itself.":
+                lambda logits, labels, attention_mask: _loss(logits.softmax(dim=-1), labels, attention_mask),
         },
     }),
 )  # fmt: skip
@@ -446,8 +474,7 @@ def _parts_chunked(weight, bias, head, number):
     return tuple((w.chunk(head, dim=1)[number].T, b.chunk(head)[number]) for w, b in pairs)
 
 
-def _run_parts(answer, **arguments):
-    parts = answer(**arguments)
+def _three_pairs(parts, **arguments):
     if not isinstance(parts, (tuple, list)) or len(parts) != 3:
         raise TypeError("the result must be three pairs (w, b)")
     if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in parts):
@@ -470,11 +497,12 @@ PARTS = Exercise(
     level="medium",
     inputs=_parts_inputs,
     returns="w of queries, b of queries, w of keys, b of keys, w of values, b of values",
-    run=_run_parts,
+    measure=_three_pairs,
     right=(_parts(), _parts_unflattened, _parts_chunked),
     wrong=mistakes({
         EXERCISE_PARTS: {
             "the order is another: queries come first, then keys, then values.": _parts(order=(1, 0, 2)),
+            "keys and values are exchanged.": _parts(order=(0, 2, 1)),
             "the values come first; the queries should.": _parts(order=(2, 0, 1)),
             "the order is turned round: values, keys, queries.": _parts(order=(2, 1, 0)),
             "all three are the queries.": _parts(order=(0, 0, 0)),
@@ -520,22 +548,26 @@ PARTS = Exercise(
 
 # 12.5. A mask is run through the five wrappers; what comes out is which of them escape.
 
-WRAPPERS = {
-    "the column": lambda mask, c: c,
-    "the column minus all zeros of the row": lambda mask, c: c - mask.count(0),
-    "the column minus the zeros before the first token": lambda mask, c: c - mask.index(1),
-    "the count, where a hole of one column is seen and a wider one is not": lambda mask, c: (
-        c - mask.index(1) - sum(mask[i - 1 : i + 2] == [1, 0, 1] for i in range(1, c))
-    ),
-    "the count if the last column is a token, else the column": lambda mask, c: sum(mask[:c]) if mask[-1] else c,
-}
+# In the order of the chapter: the column; minus all zeros; minus the zeros before the first token; the same, minus the
+# holes of one column; the count if the last column is a token, else the column.
+WRAPPERS = (
+    lambda mask, c: c,
+    lambda mask, c: c - mask.count(0),
+    lambda mask, c: c - mask.index(1),
+    lambda mask, c: c - mask.index(1) - sum(mask[i - 1 : i + 2] == [1, 0, 1] for i in range(1, c)),
+    lambda mask, c: sum(mask[:c]) if mask[-1] else c,
+)
+SIZES = range(6, 21)
 
 
-def _convicted(answer, columns):
-    """For this number of columns and the least and the most: which wrappers escape."""
+def _masks_of_all_sizes(answer, columns):
+    return {size: answer(columns=size) for size in dict.fromkeys((columns, *SIZES))}
+
+
+def _escaped(masks, columns):
+    """For each number of columns which wrappers escape, by their numbers in the chapter."""
     escaped = {}
-    for size in dict.fromkeys((columns, 6, 20)):
-        mask = answer(columns=size)
+    for size, mask in masks.items():
         mask = mask.tolist() if hasattr(mask, "tolist") else list(mask) if isinstance(mask, tuple) else mask
         if not isinstance(mask, list) or len(mask) != size:
             got = f"of {len(mask)}" if isinstance(mask, list) else type(mask).__name__
@@ -544,10 +576,13 @@ def _convicted(answer, columns):
             raise ValueError("the mask must hold 0 and 1 alone")
         mask = [int(number) for number in mask]
         if sum(mask) < 3:
-            raise ValueError(f"the mask has {sum(mask)} tokens, but at least three are asked for")
+            raise ValueError(f"with {size} columns the mask has {sum(mask)} tokens, but must have at least three")
         tokens = [column for column in range(size) if mask[column]]
-        free = [name for name, position in WRAPPERS.items() if all(position(mask, c) == sum(mask[:c]) for c in tokens)]
-        escaped[f"with {size} columns"] = ", ".join(free) or "none escapes"
+        free = [
+            str(number) for number, position in enumerate(WRAPPERS, start=1)
+            if all(position(mask, column) == sum(mask[:column]) for column in tokens)
+        ]  # fmt: skip
+        escaped[f"for {size} columns"] = f"not convicted: {', '.join(free) or 'none'}"
     return escaped
 
 
@@ -576,7 +611,8 @@ CONVICTING = Exercise(
     level="hard",
     inputs=lambda draw: {"columns": draw.in_turn([6, draw.integer(9, 12), draw.integer(13, 20)])},
     returns="which wrappers escape",
-    run=_convicted,
+    run=_masks_of_all_sizes,
+    measure=_escaped,
     right=(_mask(), _searched, lambda columns: torch.tensor(_mask(first=2)(columns))),
     wrong=mistakes({
         STRETCH: {
@@ -586,9 +622,10 @@ CONVICTING = Exercise(
             "padding stands before the text alone, and most of the five were written for that.":
                 _mask(front=2, hole=0, behind=0),
             "padding stands on both sides and none inside.": _mask(front=1, hole=0, behind=1),
-            "the hole is one column wide, and one of the five sees such holes.": _mask(hole=1, behind=1),
+            "every hole is one column wide, and one of the five sees such holes.": _mask(hole=1, behind=1),
             "the last column is a token, and one of the five is right then.": _mask(hole=2, behind=0),
-            "there is a hole of one column alone.": _mask(hole=1, behind=0),
+            "every hole is one column wide, and the last column is a token: two of the five are right then.":
+                _mask(hole=1, behind=0),
         },
     }),
 )  # fmt: skip
