@@ -196,8 +196,8 @@ def test_every_recorded_file_is_told(site):
 
 
 def test_the_live_page_is_linked_where_there_is_one(site):
-    live = (ROOT / "docs" / "live" / "index.html").exists()
-    assert bool(site[2]["index.html"].select('article a[href="live/index.html"]')) == live
+    live = (ROOT / "docs" / "live.html").exists()
+    assert bool(site[2]["index.html"].select('article a[href="live.html"]')) == live
 
 
 def test_a_folder_of_something_else_is_not_replaced(tmp_path):

@@ -29,7 +29,7 @@ from tools.build_notebooks import BEGIN, END, TITLE, colab_address, settings  # 
 PAGES = ("docs/map.md", "docs/glossary.md", "docs/teaching.md")
 OWN_PAGES = {"index.md": HERE / "index.md", "results.md": HERE / "results.md"}
 PICTURE = "docs/which_weights_move.png"
-LIVE = "docs/live"  # a page of its own, copied as it is
+LIVE = "docs/live.html"  # a page of its own, copied as it is
 # Code is matched first, so that nothing in it is taken for a link.
 CODE_OR_LINK = re.compile(r"```.*?```|`[^`\n]*`|(?<!!)\[((?:`[^`\n]*`|[^\[\]`])*)\]\(([^)\s]+)\)", re.S)
 
@@ -96,7 +96,7 @@ def fill(text, chapters, solutions):
     text = re.sub(r"@recorded (.+?)@", lambda match: recorded(match[1]), text)
     text = text.replace("@CHAPTERS@", "\n".join(f"notebooks/{path.stem}" for path in chapters))
     text = re.sub(r"@SOLUTIONS (.+?) SOLUTIONS@", lambda match: match[1] if solutions else "", text, flags=re.S)
-    live = (ROOT / LIVE / "index.html").exists()
+    live = (ROOT / LIVE).exists()
     return re.sub(r"@LIVE (.+?) LIVE@\n*", lambda match: match[1] + "\n\n" if live else "", text, flags=re.S)
 
 
@@ -229,8 +229,8 @@ def build(out, solutions=True, repository=None, ref=None):
     if repository:  # what is downloaded is the chapter itself, not the copy that the site was made from
         for path in chapters:
             shutil.copy(path, out / "_sources" / "notebooks" / path.name)
-    if (ROOT / LIVE / "index.html").exists():
-        shutil.copytree(ROOT / LIVE, out / "live")
+    if (ROOT / LIVE).exists():
+        shutil.copy(ROOT / LIVE, out)
     shutil.rmtree(work)
     return app._warncount
 
