@@ -907,7 +907,7 @@ assert min(with_dot) > max(without)
 # %% [markdown]
 # Six times the steps, at tuned rates: every variant makes an error in fewer than two sentences of a hundred, even Fixed
 # Random, whose map never learns, and none is told apart from Vanilla. The law is refuted. It was a speed of learning,
-# and a table drawn too early. So this task ranks nobody any more: its cross-attention compares tokens, whatever S is.
+# and a table drawn too early. So this task ranks nobody any more. (Remember: cross-attention compares tokens in all.)
 # (Not all seeds have settled; from here on there is hardly anything left to gain.)
 #
 # ### Is it agreement?
