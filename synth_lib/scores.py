@@ -427,10 +427,8 @@ def make_score(name, d_model, head, max_length, **options):
     for option in options:
         if option != "bias" and not any(option in known[part] for part in names):
             raise ValueError(f'no part of the score "{name}" has an option {option}')
-    parts = [
-        SCORES[part](d_model, head, max_length, **{k: v for k, v in options.items() if k in known[part]})
-        for part in names
-    ]
+    own = [{option: options[option] for option in known[part] & options.keys()} for part in names]
+    parts = [SCORES[part](d_model, head, max_length, **its) for part, its in zip(names, own, strict=True)]
     return parts[0] if len(parts) == 1 else Mixture(parts)
 
 
@@ -450,10 +448,8 @@ def check_scores(score, scores, x, length):
     fits = len(rest) == 3 and rest[0] == score.head and rest[1] == x.shape[1] and rest[2] == length
     if not (fits and (first == 1 or (first == x.shape[0] and score.reads_tokens))):
         samples, size = ("batch or 1", f"{len(x)} or 1") if score.reads_tokens else ("1", "1")
-        raise ValueError(
-            f"{name} gave scores {tuple(scores.shape)}, but they must be "
-            f"({samples}, head, query, key) = ({size}, {score.head}, {x.shape[1]}, {length})"
-        )
+        right = f"({samples}, head, query, key) = ({size}, {score.head}, {x.shape[1]}, {length})"
+        raise ValueError(f"{name} gave scores {tuple(scores.shape)}, but they must be {right}")
 
 
 def check_dtype(x, module, name="x"):
@@ -507,7 +503,6 @@ def _factor_pair(max_length, a, b):
             raise ValueError(f"{name} = {size} does not divide max_length = {max_length}; {proposal}")
         return (a, max_length // a) if b is None else (max_length // b, b)
     if a * b != max_length:
-        raise ValueError(
-            f"a = {a} and b = {b} multiply to {a * b}, but must multiply to max_length = {max_length}; {proposal}"
-        )
+        limit = f"must multiply to max_length = {max_length}; {proposal}"
+        raise ValueError(f"a = {a} and b = {b} multiply to {a * b}, but {limit}")
     return a, b
