@@ -526,7 +526,8 @@ def _as_tuple(answer, **arguments):
 # 07.3. R, W1 and G are square, so that a wrong way round fits; max_length is larger than the number of keys. One trial
 # has a long past and hidden numbers far above 6, one no past, one a single new token in a single text and head, and one
 # a single token in all: the first and the last step are those of a prompt and of a writer. With no past R lies far from
-# 0, which a softmax does not see.
+# 0, which a softmax does not see, and the only score that the first token may see lies below any number that could
+# stand for minus infinity.
 
 
 def _steps_inputs(draw):
@@ -544,10 +545,12 @@ def _steps_inputs(draw):
     if kind == "first token":
         sizes |= {"query": 1}
     batch, head, d_head, d_model = (sizes[name] for name in ("batch", "head", "d_head", "d_model"))
+    R = draw.normal(head, max_length, max_length) - 150 * (kind == "no past")
+    R[:, 0, 0] -= 1e10 * (kind == "no past")
     return {
         "tokens": draw.normal(batch, sizes["query"], d_model) * (5 if kind == "long past" else 1),
         "past": draw.normal(batch, head, sizes["key"], d_head),
-        "R": draw.normal(head, max_length, max_length) - 150 * (kind == "no past"),
+        "R": R,
         "W1": draw.normal(d_model, d_model) / d_model**0.5,
         "W2": draw.normal(head, d_head, max_length) / d_head**0.5,
         "G": draw.normal(d_model, d_model) / d_model**0.5,
@@ -720,6 +723,12 @@ STEPS = Exercise(
             "the mask is turned round: each token sees those that come after it.":
                 _steps_with(allowed=lambda t, n: torch.ones(n, t + n, dtype=torch.bool).triu(t)),
             "hidden scores become 0, which is a score like any other.": _steps_with(weights=_zero_where),
+            "hidden scores become a large negative number, not minus infinity; a score can be as low as that.":
+                _steps_with(
+                    weights=lambda scores, allowed, t, n: (
+                        scores[..., : t + n].masked_fill(~allowed, -1e4).softmax(dim=-1)
+                    )
+                ),
             "the mask acts after the softmax, so the rows no longer sum to 1.": _steps_with(weights=_cut_after),
             "the values of the new tokens are never appended; every later step needs them.": _not_appended,
             "only the new values are returned; those of the past are needed again.": _only_new_values,

@@ -431,8 +431,10 @@ def _kernel_inputs(draw):
     length, max_length = [(23, 29), (23, 31), (29, 37), (31, 37)][draw.integer(0, 3)] if batch > 1 else (131, 137)
     factor = (sizes["head"], length if whole else max_length, rank)
     value = (batch, sizes["head"], length, d_head)
-    far = 8 if whole else 1  # scores so far apart that a large negative number is no minus infinity
-    return {"R1": far * draw.normal(*factor), "R2": far * draw.normal(*factor), "value": draw.normal(*value)}
+    R1, R2 = draw.normal(*factor), draw.normal(*factor)
+    if whole:  # the first query sees one score, so low that no large negative number is a minus infinity beside it
+        R1[:, 0] = -1e10 * R2[:, 0] / R2[:, 0].square().sum(dim=-1, keepdim=True)
+    return {"R1": R1, "R2": R2, "value": draw.normal(*value)}
 
 
 class _Maps(TorchDispatchMode):
