@@ -62,6 +62,8 @@ def difference(got, expected, returns=""):
         wrong &= ~(got.isnan() & expected.isnan())
     if not wrong.any():
         return None
+    if got.dim() == 0:
+        return f"the shape is right, but the number is not{bracketed(returns)}."
     message = f"the shape is right, but {int(wrong.sum())} of {wrong.numel()} values are not"
     if got.is_floating_point() and wrong.any() and _same_numbers(got, expected):
         message = f"{message}: the numbers are right, but in other positions"
