@@ -65,7 +65,7 @@ def few(**changes):
 
 def groups_of(score):
     model = LanguageModel(11, 12, 3, 2, 8, score)
-    return model, {group["name"]: group for group in parameter_groups(model, 1e-3, 0.1, 10.0)}
+    return model, {group["name"]: group for group in parameter_groups(model, 1e-3, 0.1)}
 
 
 @pytest.mark.parametrize("score", SCORES)
