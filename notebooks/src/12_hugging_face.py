@@ -643,7 +643,8 @@ def with_a_network():
 
 # %% [markdown]
 # A GPT-2 whose S was exchanged is saved whole. `from_pretrained` builds a plain GPT-2, finds that weights do not fit,
-# and stops; `load_replaced(GPT2LMHeadModel, folder)` reads in `config.json` what was exchanged, and builds that.
+# and stops; `load_replaced(GPT2LMHeadModel, folder)` reads in `config.json` what was exchanged, and builds that. (Never
+# pass `ignore_mismatched_sizes=True` here: then `from_pretrained` goes on, with attention drawn anew.)
 #
 # ## Where should R start?
 #

@@ -11,6 +11,7 @@ Nothing else in synth_lib imports this file or transformers. Where the versions 
 in `CACHE` or in `_cache_in`.
 """
 
+import json
 from dataclasses import dataclass
 from datetime import date
 from itertools import chain
@@ -32,7 +33,7 @@ from synth_lib.text.corpora import DATA, evaluation_windows, random_windows, sha
 
 try:
     import transformers
-    from safetensors.torch import load_model
+    from safetensors.torch import load_file
     from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin, PretrainedConfig, PreTrainedModel
     from transformers.modeling_outputs import CausalLMOutputWithPast, SequenceClassifierOutput
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -259,7 +260,8 @@ class _SynthesizerModel(PreTrainedModel):
 
     def _run(self, input_ids, real, cache, need_weights=False):
         """input_ids "batch new" through all blocks -> x before the last norm, the states before it, the maps."""
-        model, checkpointed = self.model, self.gradient_checkpointing and self.training
+        # A block that runs twice would add its tokens to a cache twice.
+        model, checkpointed = self.model, self.gradient_checkpointing and self.training and cache is None
         positions = torch.arange(input_ids.shape[1], device=input_ids.device) + (cache.get_seq_length() if cache else 0)
         if real is not None:
             positions = self._positions(real)[:, -input_ids.shape[1] :]
@@ -320,6 +322,11 @@ class SynthesizerForCausalLM(_SynthesizerModel, GenerationMixin):
 
     The cache is a DynamicCache that holds the values alone, and keys only if S compares tokens. Beyond
     max_position_embeddings `generate` reads the last tokens anew in every step, as `LanguageModel.generate` does.
+    With gradient checkpointing a training step keeps no cache; given one, it is computed without checkpointing.
+
+    An option given to `from_pretrained` takes the place of the saved one, as everywhere in transformers, and the
+    numbers stay: "random" loaded as "fixed_random" computes the same, and its table no longer learns. An S whose
+    numbers are not all there is refused. The numbers of a dot product do not tell how many heads it has: leave those.
     """
 
     def _build(self, config):
@@ -340,10 +347,11 @@ class SynthesizerForCausalLM(_SynthesizerModel, GenerationMixin):
 
         Args:
             input_ids: int64 "batch new", the tokens that come after those in the cache.
-            attention_mask: 1 = token, 0 = padding, "batch column", those in the cache included. Padding may stand
-                anywhere: a text gets the same logits wherever it stands. Those at padding mean nothing.
+            attention_mask: 1 = token, 0 = padding, "batch column", those in the cache included; None: all are tokens,
+                in the cache too. Padding may stand anywhere: a text gets the same logits wherever it stands. Those at
+                padding mean nothing.
             position_ids: not needed; if given, they must count the tokens of attention_mask from 0.
-            past_key_values, cache: a DynamicCache, under either name.
+            past_key_values, cache: a DynamicCache that this model filled, under either name.
             labels: int64 "batch new". They are shifted inside: the logits of column t are judged by labels[:, t + 1].
                 -100 is not counted, nor is what is predicted from padding.
             logits_to_keep: compute the logits of so many last columns alone; 0: of all.
@@ -357,9 +365,7 @@ class SynthesizerForCausalLM(_SynthesizerModel, GenerationMixin):
         self._check_positions(position_ids, input_ids, real, cache)
         if use_cache is None:
             use_cache = self.config.use_cache and not self.training
-        if self.gradient_checkpointing and self.training:
-            cache, use_cache = None, False  # a block that runs twice would add its tokens twice
-        if use_cache and cache is None:
+        if use_cache and cache is None and not (self.gradient_checkpointing and self.training):
             cache = DynamicCache()
         x, states, maps = self._run(input_ids, real, cache, bool(output_attentions))
         x = self.model.norm(x)
@@ -474,9 +480,10 @@ def replace_attention(model, score, layers=None, **score_options):
     model computes what it did before. Everything else of the model stays, the cache and `generate` included.
 
     Its config keeps what was replaced, under replaced_attention. Saved, it has all its weights: `load_replaced` reads
-    it back, and `from_pretrained`, which would build the original attention, stops with a size mismatch. A layer may be
-    replaced again. Its own positions are those of its `position_ids`: give them where padding stands on the left and
-    `generate` does not.
+    it back, and `from_pretrained`, which would build the original attention, stops with a size mismatch. It does not
+    stop with ignore_mismatched_sizes=True: then it draws the original attention anew, and its report of what was loaded
+    is all that says so. Leave that out. A layer may be replaced again. Its own positions are those of its
+    `position_ids`: give them where padding stands on the left and `generate` does not.
 
     Args:
         model: a model of transformers, changed in place.
@@ -521,12 +528,15 @@ def load_replaced(kind, folder):
 
     Args:
         kind: the class of the model, such as GPT2LMHeadModel.
-        folder: where its config.json and model.safetensors are.
+        folder: where its config.json is, and model.safetensors or its shards with their index.
 
     Raises:
-        ValueError: nothing was replaced in the model of this folder.
+        TypeError: kind is an Auto class.
+        ValueError: nothing was replaced in the model of this folder; it holds two sets of weights, or none.
         RuntimeError: the weights are not those of such a model.
     """
+    if getattr(kind, "config_class", None) is None:
+        raise TypeError(f"kind must be the class of the model, such as GPT2LMHeadModel, not {kind.__name__}")
     config = kind.config_class.from_pretrained(folder)
     replaced = getattr(config, "replaced_attention", None)
     if not replaced:
@@ -535,8 +545,24 @@ def load_replaced(kind, folder):
     model = kind(config).to(getattr(config, "dtype", None) or torch.get_default_dtype())
     for layer, options in replaced.items():
         replace_attention(model, layers=[int(layer)], **options)
-    load_model(model, Path(folder) / "model.safetensors")
+    saved, own = _saved_weights(Path(folder)), model.state_dict()
+    # One tensor under two names, such as a tied output, is saved under one of them.
+    held = {own[name].data_ptr(): tensor for name, tensor in saved.items() if name in own}
+    tied = {name: held[tensor.data_ptr()] for name, tensor in own.items() if tensor.data_ptr() in held}
+    model.load_state_dict(tied | saved)
     return model.eval()
+
+
+def _saved_weights(folder):
+    """The tensors by name that `save_pretrained` wrote, in one file or in shards."""
+    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if whole.exists() == index.exists():  # save_pretrained leaves the one where it writes the other
+        has = "both, of two savings: save into an empty folder" if whole.exists() else "neither"
+        raise ValueError(f"{folder} must hold {whole.name} or {index.name}, but holds {has}")
+    if whole.exists():
+        return load_file(whole)
+    shards = dict.fromkeys(json.loads(index.read_text(encoding="utf8"))["weight_map"].values())
+    return {name: tensor for shard in shards for name, tensor in load_file(folder / shard).items()}
 
 
 def _check_length(embedding, arguments):

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
@@ -277,6 +278,18 @@ def test_checkpointing_runs_each_block_again():
     assert len(calls) == 3
 
 
+@pytest.mark.parametrize("score", SOME, ids=str)
+def test_with_checkpointing_on_a_cache_that_is_given_is_read(score):
+    model, text = ours(score), texts()[0]
+    whole, written = model(text).logits, model.generate(text, max_new_tokens=6, do_sample=False)
+    kept = DynamicCache()
+    model(text[:, :3], past_key_values=kept, use_cache=True)
+    model.train().gradient_checkpointing_enable()
+    torch.testing.assert_close(model(text[:, 3:], past_key_values=kept).logits, whole[:, 3:])
+    assert kept.get_seq_length() == COUNTS[0]
+    assert torch.equal(model.generate(text, max_new_tokens=6, do_sample=False), written)
+
+
 def test_hidden_states_maps_and_tuples_are_what_transformers_promises():
     model, (text, *_) = ours(["random", "dense"]), texts()
     output = model(text, output_attentions=True, output_hidden_states=True)
@@ -351,6 +364,24 @@ def test_an_s_that_the_checkpoint_lacks_is_not_drawn(saved, asked, tmp_path):
     ours(saved).save_pretrained(tmp_path)
     with refuses(ValueError, "the checkpoint has no", f"score {asked.get('score', saved)!r}", "that it was saved with"):
         SynthesizerForCausalLM.from_pretrained(tmp_path, **asked)
+
+
+@pytest.mark.parametrize(("saved", "asked"), [("random", "fixed_random"), ("fixed_random", "random")])
+def test_a_table_is_loaded_as_one_that_stays_or_learns_and_is_the_same(saved, asked, tmp_path):
+    model = ours(saved)
+    model.save_pretrained(tmp_path)
+    again = SynthesizerForCausalLM.from_pretrained(tmp_path, score=asked, dtype="auto").eval()
+    assert torch.equal(again(texts()[0]).logits, model(texts()[0]).logits)
+    learns = {name.split(".")[-1] for name, _ in again.named_parameters()}
+    assert again.config.score == asked and ("R" in learns) == (asked == "random")
+
+
+def test_a_model_in_shards_is_loaded_bit_for_bit(tmp_path):
+    model = ours(["random", "dense"])
+    model.save_pretrained(tmp_path, max_shard_size="2KB")
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
+    again = AutoModelForCausalLM.from_pretrained(tmp_path, dtype="auto")
+    assert all(map(torch.equal, model.state_dict().values(), again.state_dict().values()))
 
 
 def test_embedding_and_output_are_one_matrix_whatever_happens_to_it(tmp_path):
@@ -507,6 +538,28 @@ def test_an_epoch_with_trainer_and_our_parameter_groups(tmp_path):
     assert all(map(torch.equal, model.state_dict().values(), again.state_dict().values()))
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_training_goes_on_from_a_checkpoint_to_the_same_numbers(replaced, tmp_path):
+    pieces = torch.randint(1, VOCAB, (16, 8), generator=torch.Generator().manual_seed(0))
+    pieces = [{"input_ids": piece, "labels": piece} for piece in pieces]
+    ends = []
+    for resume in (None, str(tmp_path / "checkpoint-2")):
+        model = (replace_attention(gpt2(), "random") if replaced else ours("random")).float()
+        arguments = TrainingArguments(
+            output_dir=str(tmp_path), max_steps=4, per_device_train_batch_size=4, save_steps=2, report_to=[],
+            use_cpu=True, disable_tqdm=True, seed=0, logging_strategy="no",
+        )  # fmt: skip
+        optimizer = torch.optim.AdamW(parameter_groups(model, learning_rate=1e-2, weight_decay=0.1))
+        start = copy.deepcopy(model.state_dict())
+        Trainer(model, arguments, train_dataset=pieces, optimizers=(optimizer, None)).train(
+            resume_from_checkpoint=resume
+        )
+        ends.append(model.state_dict())
+    for name, tensor in ends[0].items():
+        assert torch.equal(tensor, ends[1][name]), name
+    assert not all(torch.equal(tensor, start[name]) for name, tensor in ends[0].items())
+
+
 def test_the_lines_of_the_readme_train_save_load_and_write(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     readme = (Path(huggingface.__file__).resolve().parents[2] / "README.md").read_text(encoding="utf8")
@@ -621,8 +674,9 @@ def test_a_replaced_model_is_loaded_with_its_s_and_never_without(make, tmp_path)
     model = make("sdpa")
     replace_attention(model, "factorized_random", [0], rank=3)
     spread(replace_attention(model, "random + dense", [1])).save_pretrained(tmp_path)
-    with pytest.raises(RuntimeError, match="mismatch"):
-        type(model).from_pretrained(tmp_path)
+    for kind in (type(model), transformers.AutoModel):
+        with pytest.raises(RuntimeError, match="mismatch"):
+            kind.from_pretrained(tmp_path)
     again = load_replaced(type(model), tmp_path)
     for (name, tensor), (other, loaded) in zip(model.state_dict().items(), again.state_dict().items(), strict=True):
         assert name == other and tensor.dtype == loaded.dtype and torch.equal(tensor, loaded)
@@ -631,6 +685,36 @@ def test_a_replaced_model_is_loaded_with_its_s_and_never_without(make, tmp_path)
     make().save_pretrained(tmp_path)
     with refuses(ValueError, "no attention was replaced", f"{type(model).__name__}.from_pretrained"):
         load_replaced(type(model), tmp_path)
+
+
+@pytest.mark.parametrize("make", [gpt2, bert, llama])
+def test_a_replaced_model_in_shards_is_loaded_bit_for_bit(make, tmp_path):
+    model = spread(replace_attention(make(), "random + dense", [1]))
+    model.save_pretrained(tmp_path, max_shard_size="3KB")
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 2 and not (tmp_path / "model.safetensors").exists()
+    again = load_replaced(type(model), tmp_path)
+    for (name, tensor), (other, loaded) in zip(model.state_dict().items(), again.state_dict().items(), strict=True):
+        assert name == other and tensor.dtype == loaded.dtype and torch.equal(tensor, loaded)
+    torch.testing.assert_close(again(texts()[0])[0], model(texts()[0])[0], rtol=1e-5, atol=1e-5)  # layer 0 is theirs
+    with refuses(TypeError, "kind must be the class of the model", "AutoModelForCausalLM"):
+        load_replaced(AutoModelForCausalLM, tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with refuses(ValueError, "holds both", "an empty folder"):
+        load_replaced(type(model), tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / "model.safetensors.index.json").unlink()
+    with refuses(ValueError, "holds neither"):
+        load_replaced(type(model), tmp_path)
+
+
+def test_what_is_missing_in_a_replaced_model_is_not_drawn(tmp_path):
+    model = replace_attention(gpt2(), "random")
+    model.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["transformer.h.1.attn.attention.score.R"]
+    save_file(weights, tmp_path / "model.safetensors")
+    with pytest.raises(RuntimeError, match="Missing key.*h.1.attn.attention.score.R"):
+        load_replaced(GPT2LMHeadModel, tmp_path)
 
 
 @pytest.mark.parametrize("make", [gpt2, bert])

@@ -407,6 +407,20 @@ KEPT = Exercise(
                 _kept(ours=lambda name, d_model, head: d_model * (1 + (name == "dot_product"))),
             "a layer that compares is counted with its keys alone; the values are missing.":
                 _kept(ours=lambda name, d_model, head: d_model * (name.count("dot_product") or 1)),
+            "keys are counted nowhere, neither in their layers nor in ours that compare.":
+                _kept(lambda kept, d_model, head: kept * (d_model // head), lambda name, d_model, head: d_model),
+            "every S is counted with keys: one set for each dot product, and one where there is none.":
+                _kept(ours=lambda name, d_model, head: d_model * (1 + (name.count("dot_product") or 1))),
+            "every part of a mixture is counted with keys and values of its own.":
+                _kept(ours=lambda name, d_model, head: 2 * d_model * len(name.split("+"))),
+            "the parts of a mixture are counted with values of their own, and their keys are missing.":
+                _kept(ours=lambda name, d_model, head: d_model * len(name.split("+"))),
+            "the queries of our dot products are counted, too; a query is used once, in its own step.":
+                _kept(ours=lambda name, d_model, head: d_model * (1 + 2 * name.count("dot_product"))),
+            "a layer that compares nothing is counted as keeping nothing; its values are kept.":
+                _kept(ours=lambda name, d_model, head: d_model * ((c := name.count("dot_product")) and 1 + c)),
+            "of our layers one head is counted; all are kept.":
+                _kept(ours=lambda name, d_model, head: d_model // head * (1 + name.count("dot_product"))),
         },
         EXERCISE_KEPT: {
             "their heads share keys and values; here every head has its own.":
