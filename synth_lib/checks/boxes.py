@@ -1,7 +1,8 @@
 """Sealed layers for chapter 09: some compute what they claim, others do not, and all have the right shapes.
 
-Do not read on before you have done the chapter. Every fault is one that stood in public code, made anew here from one
-sentence. A box shows its claim, what comes out for an input, and the numbers that it saves, and nothing else.
+Do not read on before you have done the chapter. The faults of the lesson are made anew here from one sentence each;
+notebooks/ledger.yml names the public code where they stood, as far as it is verified. Those of the exercise alone are
+invented. A box shows its claim, what comes out for an input, and the numbers that it saves, and nothing else.
 """
 
 from typing import NamedTuple
@@ -28,13 +29,26 @@ class Box(NamedTuple):
     numbers: dict
 
 
-class RawR(Attention):
-    """The softmax is missing: R itself multiplies the values."""
+class Opened(Attention):
+    """The whole layer in three steps, so that a fault can stand in one of them."""
+
+    def map(self, x):
+        return self.score(x).softmax(dim=-1)
+
+    def values(self, x):
+        return self.value(x)
 
     def forward(self, x):
-        weights = self.score(x).expand(len(x), -1, -1, -1)
-        value = self.value(x).unflatten(-1, (self.head, -1)).transpose(1, 2)
+        weights = self.map(x).expand(len(x), -1, -1, -1)
+        value = self.values(x).unflatten(-1, (self.head, -1)).transpose(1, 2)
         return self.output((weights @ value).transpose(1, 2).flatten(2)), weights
+
+
+class RawR(Opened):
+    """The softmax is missing: R itself multiplies the values."""
+
+    def map(self, x):
+        return self.score(x)
 
 
 class OutsideR(Random):
@@ -101,23 +115,67 @@ class FirstSample(Attention):
         return y, weights
 
 
-class LargestOfAll(Attention):
+class LargestOfAll(Opened):
     """The map is made from x divided by the largest number of the whole batch."""
 
-    def forward(self, x):
-        scores = self.score(x / x.abs().max())
-        weights = scores.softmax(dim=-1)
-        value = self.value(x).unflatten(-1, (self.head, -1)).transpose(1, 2)
-        return self.output((weights @ value).transpose(1, 2).flatten(2)), weights
+    def map(self, x):
+        return super().map(x / x.abs().max())
 
 
-class QuerySoftmax(Attention):
+class FirstReadsLast(Opened):
+    """Sample 0 gets the map of the last sample, as an index of -1 does it."""
+
+    def map(self, x):
+        weights = super().map(x)
+        return torch.cat([weights[-1:], weights[1:]])
+
+
+class QuerySoftmax(Opened):
     """The softmax runs along the queries: the columns sum to 1."""
 
-    def forward(self, x):
-        weights = self.score(x).expand(len(x), -1, -1, -1).softmax(dim=-2)
-        value = self.value(x).unflatten(-1, (self.head, -1)).transpose(1, 2)
-        return self.output((weights @ value).transpose(1, 2).flatten(2)), weights
+    def map(self, x):
+        return self.score(x).softmax(dim=-2)
+
+
+class Sharpened(Opened):
+    """The map is sharpened behind the softmax: rows sum to 1, and small weights become negative."""
+
+    def map(self, x):
+        weights = super().map(x)
+        return 2 * weights - 1 / x.shape[1]
+
+
+class CutBehind(Opened):
+    """One weight of one head is set to 0 behind the softmax, where a mask belongs before it."""
+
+    def map(self, x):
+        allowed = torch.ones(self.head, x.shape[1], x.shape[1])
+        allowed[(self.head - 1) // 2, -1, 0] = 0
+        return super().map(x) * allowed
+
+
+class FrozenR(Random):
+    """R is saved and moves with the layer, but is a buffer: it never learns."""
+
+    def __init__(self, d_model, head, max_length, **options):
+        super().__init__(d_model, head, max_length, **options)
+        R = self.R.detach()
+        del self.R
+        self.register_buffer("R", R)
+
+
+class AlsoTokens(Opened):
+    """The products of all tokens are added to R, as a rest of the dot product."""
+
+    def map(self, x):
+        return (self.score(x) + (x @ x.mT / x.shape[-1])[:, None]).softmax(dim=-1)
+
+
+class DiagonalValues(Opened):
+    """Of the value projection only the diagonal is used."""
+
+    def values(self, x):
+        return x * self.value.weight.diagonal()
 
 
 FAULTS = {  # in short: the S that the layer claims, the class that is broken
@@ -132,7 +190,13 @@ FAULTS = {  # in short: the S that the layer claims, the class that is broken
 }
 UNSEEN = {  # not in the lesson, for the exercises
     "largest of all": ("dense", LargestOfAll),
+    "first reads last": ("dense", FirstReadsLast),
     "softmax over the queries": ("dot_product", QuerySoftmax),
+    "sharpened": ("dense", Sharpened),
+    "cut behind": ("dense", CutBehind),
+    "frozen R": ("random", FrozenR),
+    "also tokens": ("random", AlsoTokens),
+    "diagonal values": ("random", DiagonalValues),
 }
 LETTERS = {
     "A": "raw R", "B": "R is outside", "C": "reshaped heads", "D": None, "E": "diagonal", "G": "reads x",
