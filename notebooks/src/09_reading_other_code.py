@@ -688,8 +688,8 @@ print(ask(boxes["J"]))
 #
 # > **Where they stood.** A, G and H are in one popular implementation; C is in the code of a benchmark that many papers
 # > quote, and that shares its first author with the paper; E, B and I are in three more repositories. Where J stood is
-# > not verified. `notebooks/ledger.yml` names files and commits. The boxes are written anew, from one sentence each. Who finds such a
-# > line in somebody's code writes to the author: it is what you would want.
+# > not verified. `notebooks/ledger.yml` names files and commits. The boxes are written anew, from one sentence each.
+# > Who finds such a line in somebody's code writes to the author: it is what you would want.
 #
 # ## The cheapest audit
 #
@@ -913,8 +913,8 @@ check("09.5", verdict)
 # <details><summary>Hint 3: a broken box is called sound</summary>
 #
 # Do you use a batch of more than one, all `max_length` positions, and an order without a pattern? The faults that you
-# have not met are found by the same questions, if you ask them whole: every row of every head, on both sides of a limit,
-# and each sample alone.
+# have not met are found by the same questions, if you ask them whole: every row of every head, both sides of a limit,
+# each sample alone.
 #
 # </details>
 

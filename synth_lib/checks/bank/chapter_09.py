@@ -63,59 +63,61 @@ def _map_inputs(draw):
     later[0] = False  # the first query may attend to nothing
     cases = {}
 
-    def case(weights, allowed):
-        cases[f"input {len(cases)}"] = (weights, allowed)
+    def case(what, weights, allowed):
+        cases[f"for {what}"] = (weights, allowed)
 
     def masked(allowed):
         return (raw.exp() * allowed) / (raw.exp() * allowed).sum(dim=-1, keepdim=True).clamp_min(1e-30)
 
-    case(masked(full), full)
-    case(masked(causal), causal)
-    case(masked(later), later)
-    case(masked(full) * (1 + 3e-5), full)
-    case(masked(full) * (1 + 1e-3), full)
-    case(masked(full) * (1 - 1e-3), full)
-    case(raw, full)
-    case(raw.softmax(dim=-2), full)
-    case(masked(full) * causal, causal)
-    case(masked(full), causal)
-    case(masked(later) + 1 / length * (~later.any(dim=-1))[:, None], later)
-    case(masked(later), causal)
-    case(masked(full) / head, full)
+    case("a map without a mask", masked(full), full)
+    case("a causal map", masked(causal), causal)
+    case("a map with an empty row", masked(later), later)
+    case("rows that sum to 1.00003", masked(full) * (1 + 3e-5), full)
+    case("rows that sum to 1.001", masked(full) * (1 + 1e-3), full)
+    case("rows that sum to 0.999", masked(full) * (1 - 1e-3), full)
+    case("scores without a softmax", raw, full)
+    case("a softmax over the queries", raw.softmax(dim=-2), full)
+    case("a mask behind the softmax", masked(full) * causal, causal)
+    case("a map that overlooks its mask", masked(full), causal)
+    evenly = masked(later) + 1 / length * (~later.any(dim=-1))[:, None]
+    case("equal weights where nothing is allowed", evenly, later)
+    case("a row of zeros where a key is allowed", masked(later), causal)
+    case("rows that sum to 1 over all heads", masked(full) / head, full)
     tilted = masked(full)
     tilted[:, :, 0], tilted[:, :, -1] = tilted[:, :, 0] + 1.3, tilted[:, :, -1] - 1.3
-    case(tilted, full)
+    case("a weight above 1 and one below 0", tilted, full)
     traded = masked(full)
     traded[-1, 0] = traded[-1, 0] * 1.5  # one row too much, the others less: the mean of the sums is right
     traded[-1, 1:] = traded[-1, 1:] * (1 - 0.5 / max(length - 1, 1))
-    case(traded, full)
+    case("one row too large and the others too small", traded, full)
     hidden = masked(full)
     hidden[-1] = float("nan")
-    case(hidden, full)
+    case("a head of NaN", hidden, full)
     one_nan = masked(full)
     one_nan[-1, -1] = torch.tensor([float("nan")] + [1 / max(length - 1, 1)] * (length - 1))
-    case(one_nan, full)
+    case("one NaN", one_nan, full)
     for size in (-5e-5, 5e-5):  # in the last head alone, where nothing is allowed, or below 0
         trace = masked(causal if size > 0 else full)
         trace[-1, 0, -1], trace[-1, 0, 0] = size, trace[-1, 0, 0] + trace[-1, 0, -1] - size
-        case(trace, causal if size > 0 else full)
+        what = "a weight of 0.00005 where nothing is allowed" if size > 0 else "a weight of -0.00005"
+        case(f"{what}, in the last head", trace, causal if size > 0 else full)
     barely = masked(full)
     barely[..., 0], barely[..., -1] = barely[..., 0] + barely[..., -1] + 1e-7, -1e-7
-    case(barely, full)
+    case("weights of -0.0000001 where it is allowed", barely, full)
     for place in {0, head // 2}:  # in one head alone
         spoiled = masked(full)
         spoiled[place, -1] *= 1.2
-        case(spoiled, full)
+        case(f"a row of head {place} that is 1.2 times too large", spoiled, full)
     for size in (-1e-7, 1e-7):  # where nothing is allowed, it is no rounding
         leaking = masked(causal)
         leaking[0, 0, -1], leaking[0, 0, 0] = size, leaking[0, 0, 0] + leaking[0, 0, -1] - size
-        case(leaking, causal)
+        case(f"a weight of {size:.7f} where nothing is allowed", leaking, causal)
     vanished = masked(full)
     vanished[..., 0], vanished[..., -1] = vanished[..., 0] + vanished[..., -1], 0.0  # allowed, and rounded to 0
-    case(vanished, full)
+    case("allowed weights of exactly 0", vanished, full)
     minus = masked(later)
     minus[:, 0, :] = torch.linspace(-0.5, 0.5, length) if length > 1 else 0.3  # where nothing is allowed, sums 0
-    case(minus, later)
+    case("numbers that sum to 0 in a row that should be empty", minus, later)
     return {"weights": {name: one for name, (one, _) in cases.items()},
             "allowed": {name: one for name, (_, one) in cases.items()}}  # fmt: skip
 
@@ -423,35 +425,38 @@ def _moves_inputs(draw):
     wrong_place, table = draw.normal(head, length, length), draw.normal(head, length, length)
     top = table.abs().amax(dim=(1, 2), keepdim=True)
     largest = (table.abs() == top).float()
-    scores = [
-        every,
-        own,
-        nothing,
-        lambda x: every(x) + own(x),
-        lambda x: own(x) + nothing(x),
-        lambda x: row.expand(head, len(x), len(x)),
-        lambda x: column.expand(head, len(x), len(x)) + 0 * x.sum(),
-        lambda x: torch.ones(head, len(x), len(x)) / len(x),
-        lambda x: (x.sum(dim=-1)[:, None] * column).expand(head, len(x), len(x)),
-        lambda x: own(x).transpose(1, 2),
-        lambda x: every(x) + 1e-6 * (x[0] * x[-1]).sum().sin(),
-        lambda x: nothing(x) + 0.01 * wrong_place * (x[0] - x[-1]).sum(),
-        lambda x: torch.cat([nothing(x)[:-1], own(x)[-1:]]),
-        lambda x: own(x) - own(x).mean(dim=-1, keepdim=True),
-        lambda x: nothing(x) + own(x) * (1 - torch.eye(len(x))),
-        lambda x: every(x).softmax(dim=-1),
-        off(table, 1e-3, largest),
-        off(table, 2e-4, largest),
-        off(table / top * 300, 1e-3, largest),
-        off(table * 1e-3, 5e-5, largest),
-        off(table, 0.5, at(-1, 0)),
-        off(table, 0.5, at(0, -1)),
-        lambda x: nothing(x) + x[0, 0] * wrong_place,
-        lambda x: own(x) + x[0, 0] * wrong_place[:, :1],
-        lambda x: nothing(x) + x[:, -1:] * wrong_place,
-        lambda x: every(x) + x[:, -1] * wrong_place[:, :1, :1],
-    ]
-    return {"score": _Named({f"score {i}": score for i, score in enumerate(scores)}), "x": x, "order": order}
+    def spread(table):
+        return lambda z: table.expand(head, len(z), len(z)) + 0 * z.sum()
+
+    scores = {
+        "products of tokens": every,
+        "rows made of one token": own,
+        "a table": nothing,
+        "products and rows of one token": lambda z: every(z) + own(z),
+        "a table and rows of one token": lambda z: own(z) + nothing(z),
+        "equal rows": spread(row),
+        "equal columns": spread(column),
+        "equal numbers": spread(torch.full((head, 1, 1), 1 / length)),
+        "rows of one number": lambda z: (z.sum(dim=-1)[:, None] * column).expand(head, len(z), len(z)),
+        "rows of one token, transposed": lambda z: own(z).transpose(1, 2),
+        "products that are off by less than 0.00001": lambda z: every(z) + 1e-6 * (z[0] * z[-1]).sum().sin(),
+        "a table that reads two tokens a little": lambda z: nothing(z) + 0.01 * wrong_place * (z[0] - z[-1]).sum(),
+        "tables, and in the last head rows of one token": lambda z: torch.cat([nothing(z)[:-1], own(z)[-1:]]),
+        "rows of one token without their mean": lambda z: own(z) - own(z).mean(dim=-1, keepdim=True),
+        "a table that changes beside the diagonal": lambda z: nothing(z) + own(z) * (1 - torch.eye(len(z))),
+        "products behind a softmax": lambda z: every(z).softmax(dim=-1),
+        "a table, off by 0.001 at one place": off(table, 1e-3, largest),
+        "a table, off by 0.0002 at one place": off(table, 2e-4, largest),
+        "a table of large numbers, off by 0.001 at one place": off(table / top * 300, 1e-3, largest),
+        "a table of small numbers, off by 0.00005": off(table * 1e-3, 5e-5, largest),
+        "a table, off in its last row": off(table, 0.5, at(-1, 0)),
+        "a table, off in its last column": off(table, 0.5, at(0, -1)),
+        "a table that reads token 0": lambda z: nothing(z) + z[0, 0] * wrong_place,
+        "rows that read token 0, too": lambda z: own(z) + z[0, 0] * wrong_place[:, :1],
+        "a table that reads the last feature": lambda z: nothing(z) + z[:, -1:] * wrong_place,
+        "products that read the last feature": lambda z: every(z) + z[:, -1] * wrong_place[:, :1, :1],
+    }
+    return {"score": _Named({f"for {what}": score for what, score in scores.items()}), "x": x, "order": order}
 
 
 def _moves_said(answer, score, x, order):
@@ -608,23 +613,27 @@ def _leaks_inputs(draw):
     def later(x):
         return torch.cat([x[1:], 0 * x[:1]])
 
-    layers = [
-        lambda x: x @ W,
-        lambda x: (x @ W).softmax(dim=-1) * x.norm(dim=(1, 2), keepdim=True),
-        lambda x: (x[0] @ W).expand_as(x),
-        lambda x: x @ W + 0.5 * (x @ W).mean(dim=0),
-        lambda x: x @ W * (1 + x.square().mean(dim=0)),
-        lambda x: x @ W + centred(later(x)),
-        lambda x: x @ W + torch.cat([0 * x[:1], x[:-1, :1].expand(-1, x.shape[1], -1)]) * x.new_tensor(1.0),
-        lambda x: x @ W + centred(x[-1:]).square() * torch.tensor([1.0] + [0.0] * (len(x) - 1))[:, None, None],
-        lambda x: x @ W + 2e-5 * x.mean(dim=0),
-        lambda x: (x.cumsum(dim=0) - x) @ W + x,
-        lambda x: x @ W + last * x.mean(dim=0),
-        lambda x: x @ W + first * x.mean(dim=0),
-        lambda x: x @ W - 0.5 * x.mean(dim=0),
-        lambda x: (x @ W).softmax(dim=0),
-    ]
-    named = _Named({f"layer {i}": layer for i, layer in enumerate(layers)})
+    layers = {
+        "a layer without a leak": lambda x: x @ W,
+        "a softmax within each sample": lambda x: (x @ W).softmax(dim=-1) * x.norm(dim=(1, 2), keepdim=True),
+        "sample 0 for all": lambda x: (x[0] @ W).expand_as(x),
+        "a mean of the batch": lambda x: x @ W + 0.5 * (x @ W).mean(dim=0),
+        "a scale from the batch": lambda x: x @ W * (1 + x.square().mean(dim=0)),
+        "differences of the next sample": lambda x: x @ W + centred(later(x)),
+        "one number of the sample before": lambda x: (
+            x @ W + torch.cat([0 * x[:1], x[:-1, :1].expand(-1, x.shape[1], -1)])
+        ),
+        "the last sample in sample 0": lambda x: (
+            x @ W + centred(x[-1:]).square() * torch.tensor([1.0] + [0.0] * (len(x) - 1))[:, None, None]
+        ),
+        "a leak below the limit": lambda x: x @ W + 2e-5 * x.mean(dim=0),
+        "all samples before": lambda x: (x.cumsum(dim=0) - x) @ W + x,
+        "a leak in the last number": lambda x: x @ W + last * x.mean(dim=0),
+        "a leak in the first number": lambda x: x @ W + first * x.mean(dim=0),
+        "a batch that is centred": lambda x: x @ W - 0.5 * x.mean(dim=0),
+        "a softmax over the batch": lambda x: (x @ W).softmax(dim=0),
+    }
+    named = _Named({f"for {what}": layer for what, layer in layers.items()})
     return {"layer": named, "x": draw.normal(batch, length, d_model)}
 
 
