@@ -413,11 +413,12 @@ laws = {
     "all moves": lambda weights: weights[..., order, :][..., order],
 }
 kept = {}
+print("off by", *(f"{law:>9}" for law in laws))
 for letter, sealed in boxes.items():
     after = sealed.run(x[:, order])[1]
     off = {law: (after - move(maps[letter])).abs().max().item() for law, move in laws.items()}
     kept[letter] = ", ".join(law for law, distance in off.items() if distance < 1e-4) or "keeps no law"
-    print(letter, *(f"{law} but for {distance:.2f}" for law, distance in off.items()), sep="   ")
+    print(f"{letter:6}", *(f"{distance:9.2f}" for distance in off.values()))
 compare_guess(said("when tokens change places, the map"), kept)
 
 # %% [markdown]

@@ -28,7 +28,7 @@ CONVICTED_BY = {
     "tiled twice": ("products",),
     "one row": ("rank",),
     "first sample": ("batch", "learns"),
-    "largest of all": ("batch", "reads"),
+    "scaled by all": ("batch", "reads"),
     "first reads last": ("batch",),
     "softmax over the queries": ("rows", "rank"),
     "sharpened": ("rows",),
