@@ -850,9 +850,9 @@ for way, y_last in all_ways().items():
 # ### Exercise 09.5: the audit
 #
 # *45 minutes, hard.* Write the audit yourself. The check draws 32 boxes with other sizes and numbers. Half of them are
-# sound. Of the others, half have faults that you know, and half have faults that you have not met; these questions find
-# them all. A wrong accusation counts as much as a miss. You may use all that stands above, but not the library's
-# `audit`. Ask in this order, and give the first question that fails:
+# sound. Of the others, half have faults that you know, and half have faults that you have not met, some of them two;
+# these questions find them all. A wrong accusation counts as much as a miss. You may use all that stands above, but not
+# the library's `audit`. Give the first question that fails, in this order:
 #
 # | question | asked of | what holds |
 # |---|---|---|

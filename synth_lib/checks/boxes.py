@@ -12,7 +12,7 @@ from torch import nn
 
 from synth_lib.attention import Attention
 from synth_lib.checks.audit import Claim
-from synth_lib.scores import Dense, FactorizedDense, FactorizedRandom, Random
+from synth_lib.scores import Dense, FactorizedDense, FactorizedRandom, Random, Score
 
 
 class Box(NamedTuple):
@@ -142,7 +142,7 @@ class Sharpened(Opened):
 
     def map(self, x):
         weights = super().map(x)
-        return 2 * weights - 1 / x.shape[1]
+        return 8 * weights - 7 / x.shape[1]
 
 
 class CutBehind(Opened):
@@ -178,7 +178,7 @@ class DiagonalValues(Opened):
         return x * self.value.weight.diagonal()
 
 
-FAULTS = {  # in short: the S that the layer claims, the class that is broken
+FAULTS = {  # in short: the S that the layer claims, and the classes that are broken, of S, of the layer or one of each
     "raw R": ("random", RawR),
     "R is outside": ("random", OutsideR),
     "reshaped heads": ("dense", ReshapedHeads),
@@ -190,11 +190,11 @@ FAULTS = {  # in short: the S that the layer claims, the class that is broken
 }
 UNSEEN = {  # not in the lesson, for the exercises
     "scaled by all": ("dense", ScaledByAll),
-    "first reads last": ("dense", FirstReadsLast),
+    "first reads last": ("dense", FirstReadsLast, DiagonalHidden),
     "softmax over the queries": ("dot_product", QuerySoftmax),
-    "sharpened": ("dense", Sharpened),
-    "cut behind": ("dense", CutBehind),
-    "frozen R": ("random", FrozenR),
+    "sharpened": ("factorized_random", Sharpened, OneRow),
+    "cut behind": ("random", CutBehind, OutsideR),
+    "frozen R": ("random", FrozenR, DiagonalValues),
     "also tokens": ("random", AlsoTokens),
     "diagonal values": ("random", DiagonalValues),
 }
@@ -218,14 +218,15 @@ def make(fault, claim, seed=0):
         raise ValueError("a box has no biases: make its claim with bias=False")
     names = {"rank": claim.rank, "a": claim.a, "b": claim.b}
     options = {name: value for name, value in names.items() if value is not None}
-    kind = (FAULTS | UNSEEN)[fault][1] if fault else Attention
+    kinds = (FAULTS | UNSEEN)[fault][1:] if fault else ()
+    layers, scores = ([kind for kind in kinds if issubclass(kind, base)] for base in (Attention, Score))
     sizes = claim.d_model, claim.head, claim.max_length
     with torch.random.fork_rng(devices=[]):  # what torch draws first is overwritten
-        if issubclass(kind, Attention):
-            layer = kind(*sizes, claim.score, causal=claim.causal, bias=False, **options)
-        else:
+        score = claim.score
+        for kind in scores:
             options |= {"bias": False} if issubclass(kind, (Dense, FactorizedDense)) else {}
-            layer = Attention(*sizes, kind(*sizes, **options), causal=claim.causal, bias=False)
+            score, options = kind(*sizes, **options), {}
+        layer = next(iter(layers), Attention)(*sizes, score, causal=claim.causal, bias=False, **options)
     generator = torch.Generator().manual_seed(seed)
     outside = [layer.score.R] if isinstance(layer.score, OutsideR) else []
     with torch.no_grad():
