@@ -5,8 +5,9 @@
 # claim. Then you find the smallest set of questions that convicts every fault you have met.**
 #
 # - **Before you start:** chapters [02](02_dense.ipynb), [03](03_random.ipynb), [04](04_factorized_dense.ipynb),
-#   [05](05_factorized_random.ipynb) and [06](06_mixtures.ipynb). To predict before you look, hide the stored outputs:
-#   *Edit*, *Clear Outputs of All Cells* (Colab: *Clear all outputs*).
+#   [05](05_factorized_random.ipynb) and [06](06_mixtures.ipynb); one cell near the end uses the cache of
+#   [07](07_whole_models.ipynb). To predict before you look, hide the stored outputs: *Edit*, *Clear Outputs of All
+#   Cells* (Colab: *Clear all outputs*).
 # - **Time:** about 140 minutes, 95 of them for the five exercises; the stretch exercise takes 20 more.
 # - **Level:** medium.
 # - **Of use elsewhere:** all of it. Whoever reviews a change, ports a model or uses code that a program wrote asks
@@ -167,8 +168,8 @@ def is_a_map(weights, allowed):
 
     weights: head query key. allowed: bool, query key, True where a query may attend; the same for every head.
     Returns True or False. Each row sums to 1, or holds zeros alone where its query may attend to nothing. No weight is
-    negative, and where nothing is allowed, it is exactly 0. Up to 0.0001 of a sum are rounding, and a weight down to
-    -0.000001 is not negative. NaN is no weight.
+    negative, and where nothing is allowed, it is exactly 0. Up to 0.0001 of a sum are rounding, and an allowed weight
+    down to -0.000001 is not negative. NaN is no weight.
     """
     ### BEGIN SOLUTION
     wanted = allowed.any(dim=-1).float()
@@ -412,11 +413,12 @@ laws = {
     "all moves": lambda weights: weights[..., order, :][..., order],
 }
 kept = {}
+print("off by", *(f"{law:>9}" for law in laws))
 for letter, sealed in boxes.items():
     after = sealed.run(x[:, order])[1]
     off = {law: (after - move(maps[letter])).abs().max().item() for law, move in laws.items()}
     kept[letter] = ", ".join(law for law, distance in off.items() if distance < 1e-4) or "keeps no law"
-    print(letter, *(f"{law} but for {distance:.2f}" for law, distance in off.items()), sep="   ")
+    print(f"{letter:6}", *(f"{distance:9.2f}" for distance in off.values()))
 compare_guess(said("when tokens change places, the map"), kept)
 
 # %% [markdown]
@@ -686,9 +688,9 @@ print(ask(boxes["J"]))
 # | J | `[0]` behind a step that once gave a tuple | y is as large as x | every test has a batch of one |
 #
 # > **Where they stood.** A, G and H are in one popular implementation; C is in the code of a benchmark that many papers
-# > quote, and that shares its first author with the paper; E and B are in a third and a fourth repository.
-# > `notebooks/ledger.yml` names files and commits. The boxes are written anew, from one sentence each. Who finds such a
-# > line in somebody's code writes to the author: it is what you would want.
+# > quote, and that shares its first author with the paper; E, B and I are in three more repositories. Where J stood is
+# > not verified. `notebooks/ledger.yml` names files and commits. The boxes are written anew, from one sentence each.
+# > Who finds such a line in somebody's code writes to the author: it is what you would want.
 #
 # ## The cheapest audit
 #
@@ -847,9 +849,10 @@ for way, y_last in all_ways().items():
 #
 # ### Exercise 09.5: the audit
 #
-# *45 minutes, hard.* Write the audit yourself. The check draws sixteen boxes with other sizes and numbers. Half of them
-# are sound, and one has a fault that you have not met. A wrong accusation counts as much as a miss. You may use all
-# that stands above, but not the library's `audit`. Ask in this order, and give the first question that fails:
+# *45 minutes, hard.* Write the audit yourself. The check draws 32 boxes with other sizes and numbers. Half of them are
+# sound. Of the others, half have faults that you know, and half have faults that you have not met, some of them two;
+# these questions find them all. A wrong accusation counts as much as a miss. You may use all that stands above, but not
+# the library's `audit`. Give the first question that fails, in this order:
 #
 # | question | asked of | what holds |
 # |---|---|---|
@@ -910,8 +913,9 @@ check("09.5", verdict)
 # </details>
 # <details><summary>Hint 3: a broken box is called sound</summary>
 #
-# Do you use a batch of more than one, all `max_length` positions, and an order without a pattern? The fault that you
-# have not met is found by one of the first questions, if you ask it whole.
+# Do you use a batch of more than one, all `max_length` positions, and an order without a pattern? The faults that you
+# have not met are found by the same questions, if you ask them whole: every row of every head, both sides of a limit,
+# each sample alone.
 #
 # </details>
 

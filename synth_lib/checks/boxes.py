@@ -1,7 +1,8 @@
 """Sealed layers for chapter 09: some compute what they claim, others do not, and all have the right shapes.
 
-Do not read on before you have done the chapter. Every fault is one that stood in public code, made anew here from one
-sentence. A box shows its claim, what comes out for an input, and the numbers that it saves, and nothing else.
+Do not read on before you have done the chapter. The faults of the lesson are made anew here from one sentence each;
+notebooks/ledger.yml names the public code where they stood, as far as it is verified. Those of the exercise alone are
+invented. A box shows its claim, what comes out for an input, and the numbers that it saves, and nothing else.
 """
 
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from torch import nn
 
 from synth_lib.attention import Attention
 from synth_lib.checks.audit import Claim
-from synth_lib.scores import Dense, FactorizedDense, FactorizedRandom, Random
+from synth_lib.scores import Dense, FactorizedDense, FactorizedRandom, Random, Score
 
 
 class Box(NamedTuple):
@@ -28,13 +29,26 @@ class Box(NamedTuple):
     numbers: dict
 
 
-class RawR(Attention):
-    """The softmax is missing: R itself multiplies the values."""
+class Opened(Attention):
+    """The whole layer in three steps, so that a fault can stand in one of them."""
+
+    def map(self, x):
+        return self.score(x).softmax(dim=-1)
+
+    def values(self, x):
+        return self.value(x)
 
     def forward(self, x):
-        weights = self.score(x).expand(len(x), -1, -1, -1)
-        value = self.value(x).unflatten(-1, (self.head, -1)).transpose(1, 2)
+        weights = self.map(x).expand(len(x), -1, -1, -1)
+        value = self.values(x).unflatten(-1, (self.head, -1)).transpose(1, 2)
         return self.output((weights @ value).transpose(1, 2).flatten(2)), weights
+
+
+class RawR(Opened):
+    """The softmax is missing: R itself multiplies the values."""
+
+    def map(self, x):
+        return self.score(x)
 
 
 class OutsideR(Random):
@@ -101,26 +115,70 @@ class FirstSample(Attention):
         return y, weights
 
 
-class LargestOfAll(Attention):
-    """The map is made from x divided by the largest number of the whole batch."""
+class ScaledByAll(Opened):
+    """The map is made from x divided by the standard deviation of the whole batch."""
 
-    def forward(self, x):
-        scores = self.score(x / x.abs().max())
-        weights = scores.softmax(dim=-1)
-        value = self.value(x).unflatten(-1, (self.head, -1)).transpose(1, 2)
-        return self.output((weights @ value).transpose(1, 2).flatten(2)), weights
+    def map(self, x):
+        return super().map(x / x.std())
 
 
-class QuerySoftmax(Attention):
+class FirstReadsLast(Opened):
+    """Sample 0 gets the map of the last sample, as an index of -1 does it."""
+
+    def map(self, x):
+        weights = super().map(x)
+        return torch.cat([weights[-1:], weights[1:]])
+
+
+class QuerySoftmax(Opened):
     """The softmax runs along the queries: the columns sum to 1."""
 
-    def forward(self, x):
-        weights = self.score(x).expand(len(x), -1, -1, -1).softmax(dim=-2)
-        value = self.value(x).unflatten(-1, (self.head, -1)).transpose(1, 2)
-        return self.output((weights @ value).transpose(1, 2).flatten(2)), weights
+    def map(self, x):
+        return self.score(x).softmax(dim=-2)
 
 
-FAULTS = {  # in short: the S that the layer claims, the class that is broken
+class Sharpened(Opened):
+    """The map is sharpened behind the softmax: rows sum to 1, and small weights become negative."""
+
+    def map(self, x):
+        weights = super().map(x)
+        return 8 * weights - 7 / x.shape[1]
+
+
+class CutBehind(Opened):
+    """One weight of one head is set to 0 behind the softmax, where a mask belongs before it."""
+
+    def map(self, x):
+        allowed = torch.ones(self.head, x.shape[1], x.shape[1])
+        allowed[(self.head - 1) // 2, -1, 0] = 0
+        return super().map(x) * allowed
+
+
+class FrozenR(Random):
+    """R is saved and moves with the layer, but is a buffer: it never learns."""
+
+    def __init__(self, d_model, head, max_length, **options):
+        super().__init__(d_model, head, max_length, **options)
+        R = self.R.detach()
+        del self.R
+        self.register_buffer("R", R)
+
+
+class AlsoTokens(Opened):
+    """The products of all tokens are added to R, as a rest of the dot product."""
+
+    def map(self, x):
+        return (self.score(x) + (x @ x.mT / x.shape[-1])[:, None]).softmax(dim=-1)
+
+
+class DiagonalValues(Opened):
+    """Of the value projection only the diagonal is used."""
+
+    def values(self, x):
+        return x * self.value.weight.diagonal()
+
+
+FAULTS = {  # in short: the S that the layer claims, and the classes that are broken, of S, of the layer or one of each
     "raw R": ("random", RawR),
     "R is outside": ("random", OutsideR),
     "reshaped heads": ("dense", ReshapedHeads),
@@ -131,8 +189,14 @@ FAULTS = {  # in short: the S that the layer claims, the class that is broken
     "first sample": ("dense", FirstSample),
 }
 UNSEEN = {  # not in the lesson, for the exercises
-    "largest of all": ("dense", LargestOfAll),
+    "scaled by all": ("dense", ScaledByAll),
+    "first reads last": ("dense", FirstReadsLast, DiagonalHidden),
     "softmax over the queries": ("dot_product", QuerySoftmax),
+    "sharpened": ("factorized_random", Sharpened, OneRow),
+    "cut behind": ("random", CutBehind, OutsideR),
+    "frozen R": ("random", FrozenR, DiagonalValues),
+    "also tokens": ("random", AlsoTokens),
+    "diagonal values": ("random", DiagonalValues),
 }
 LETTERS = {
     "A": "raw R", "B": "R is outside", "C": "reshaped heads", "D": None, "E": "diagonal", "G": "reads x",
@@ -154,14 +218,15 @@ def make(fault, claim, seed=0):
         raise ValueError("a box has no biases: make its claim with bias=False")
     names = {"rank": claim.rank, "a": claim.a, "b": claim.b}
     options = {name: value for name, value in names.items() if value is not None}
-    kind = (FAULTS | UNSEEN)[fault][1] if fault else Attention
+    kinds = (FAULTS | UNSEEN)[fault][1:] if fault else ()
+    layers, scores = ([kind for kind in kinds if issubclass(kind, base)] for base in (Attention, Score))
     sizes = claim.d_model, claim.head, claim.max_length
     with torch.random.fork_rng(devices=[]):  # what torch draws first is overwritten
-        if issubclass(kind, Attention):
-            layer = kind(*sizes, claim.score, causal=claim.causal, bias=False, **options)
-        else:
+        score = claim.score
+        for kind in scores:
             options |= {"bias": False} if issubclass(kind, (Dense, FactorizedDense)) else {}
-            layer = Attention(*sizes, kind(*sizes, **options), causal=claim.causal, bias=False)
+            score, options = kind(*sizes, **options), {}
+        layer = next(iter(layers), Attention)(*sizes, score, causal=claim.causal, bias=False, **options)
     generator = torch.Generator().manual_seed(seed)
     outside = [layer.score.R] if isinstance(layer.score, OutsideR) else []
     with torch.no_grad():
