@@ -28,7 +28,7 @@ def losses_of(name, question):
 
 
 def speed(name, score):
-    record = json.loads((DATA / "results" / f"{name}.json").read_text())
+    record = json.loads((DATA / "results" / f"{name}.json").read_text(encoding="utf8"))
     return next(row["faster_than_sdpa"] for row in record["train"] if row["score"] == score)
 
 
