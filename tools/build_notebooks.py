@@ -145,6 +145,16 @@ def colab_address(repository, ref, file):
     return f"https://colab.research.google.com/github/{name}/blob/{ref}/{file}"
 
 
+def pages_address(repository):
+    """Where GitHub publishes the pages of a repository; "" for any other one."""
+    name = repository.removeprefix("https://github.com/").removesuffix("/").removesuffix(".git")
+    if not colab_address(repository, "", "") or name.count("/") != 1:
+        return ""
+    owner, project = name.split("/")
+    host = f"{owner.lower()}.github.io"
+    return f"https://{host}/" if project.lower() == host else f"https://{host}/{project}/"
+
+
 def opening_cells(notebook_path, repository, ref):
     """The Colab badge, left out while the address is unknown, and the folded set-up cell."""
     cells = []

@@ -117,8 +117,8 @@ def rule_format(notebook, name):
         problems.append(f"it is not valid: {str(error).splitlines()[0]}")
     if (notebook.nbformat, notebook.nbformat_minor) != (4, 5):
         problems.append(f"the format is {notebook.nbformat}.{notebook.nbformat_minor}, not 4.5")
-    if set(notebook.metadata) != {"kernelspec"} or notebook.metadata.kernelspec != notebook_metadata().kernelspec:
-        problems.append("the metadata hold more or less than the kernelspec python3, whose language is python")
+    if notebook.metadata != notebook_metadata():
+        problems.append("the metadata hold more or less than the kernelspec python3 and the language, without versions")
     ids = [cell.get("id") for cell in notebook.cells]
     if len(set(ids)) < len(ids):
         problems.append("two cells have the same id")
