@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT))
 from synth_lib import checks  # noqa: E402
 from tools.build_notebooks import STUB, build, colab_address, read_source  # noqa: E402
 from tools.classroom import course as courses  # noqa: E402
+from tools.version import version  # noqa: E402
 
 OF_BASELINES = ("scikit-learn", "sacrebleu")  # for these functions alone; scikit-learn brings scipy
 CONFIG = f"""c = get_config()
@@ -151,6 +152,8 @@ you are. Keep the names of the functions: your work is found by them.
 Before you hand in: Restart Kernel and Run All Cells. Then hand in the notebooks, nothing else.
 
 A link to a chapter that is not in this folder leads nowhere; you can do without.
+
+Made from version {version()} of the course.
 """
 
 
