@@ -19,7 +19,7 @@ FIRST = "notebooks/00_start_here.ipynb"
 def ways(repository, ref):
     """The two lines, in Markdown; without a public address they say so, and what to do instead."""
     site, colab = pages_address(repository), colab_address(repository, ref, FIRST)
-    online = "there is no public site yet; `make book` writes it into `build/site`, with every output, to read in a browser."
+    online = "there is no public site yet; `make book` writes it, with every output, into `build/site`."
     in_colab = "upload a chapter's `.ipynb`; [docs/start.md](docs/start.md#colab) has the one line that it may ask for."
     if site:
         online = f"[the site]({site}) has every chapter with every output, and [the page above]({site}live.html)."

@@ -265,6 +265,8 @@ def main():
     lost = [path.name for path in sources if not path.exists()]
     if lost:
         parser.error(f"notebooks/src has no {lost[0]}")
+    if not os.access(NOTEBOOKS, os.W_OK):
+        parser.error(f"you may not write in {NOTEBOOKS}: copy the repository into a folder of yours")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     always = options.all or bool(options.chapters)
     failed = False

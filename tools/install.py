@@ -78,6 +78,8 @@ def main(constraints):
             if not text.startswith("Progress "):
                 last.append(text)
     progress.whole("  done" if pip.returncode == 0 else "  pip stopped; its last lines:\n" + "".join(last).rstrip())
+    if pip.returncode and any("after connection broken by" in text for text in last):
+        say("The packages cannot be fetched: check the network, then call this again.\n")
     return pip.returncode
 
 

@@ -8,7 +8,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def version(root=ROOT):
-    """The tag, as "v0.1.0"; commits after it and changes that are in none of them add to it ("v0.1.0-3-g1a2b3c4-dirty").
+    """The tag, as "v0.1.0"; later commits, and changes that are in no commit, show ("v0.1.0-3-g1a2b3c4-dirty").
 
     Without a tag, without git, or where the folder is no clone itself: the version in pyproject.toml, "0.1.0".
     """

@@ -15,6 +15,10 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from tools import build_notebooks
+from tools.book import build
+from tools.classroom import assignment
+
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON_FILES = [
     path
@@ -107,6 +111,30 @@ def test_a_text_of_ones_own_is_trained_on_there(elsewhere):
     assert status == 0 and r"\u" in said, said
     record = json.loads((elsewhere / "runs" / "ἕν" / "record.json").read_text(encoding="utf8"))
     assert record["results"]
+
+
+# --- a folder in which nobody may write ---
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="there is no /proc, in which nobody may write")
+@pytest.mark.parametrize(
+    ("main", "options"),
+    [(assignment.main, ["--chapters", "02", "--out", "/proc/mine"]), (build.main, ["--out", "/proc/mine/site"])],
+    ids=["assignment", "book"],
+)
+def test_what_cannot_be_written_is_one_sentence(monkeypatch, capsys, main, options):
+    monkeypatch.setattr(sys, "argv", ["the command", *options])
+    assert main() != 0
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "/proc/mine" in said and "cannot be written (No such file or directory): " in said
+
+
+def test_notebooks_that_cannot_be_written_are_not_run(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["the command", "00_start_here"])
+    monkeypatch.setattr(build_notebooks.os, "access", lambda path, mode: False)
+    with pytest.raises(SystemExit):
+        build_notebooks.main()
+    assert capsys.readouterr().err.splitlines()[-1].endswith(": copy the repository into a folder of yours")
 
 
 def test_an_option_that_the_tests_do_not_know_starts_nothing(elsewhere):

@@ -243,6 +243,9 @@ def main():
     except BookError as error:
         print(error, file=sys.stderr)
         return 1
+    except OSError as error:
+        print(f"{error.filename} cannot be written ({error.strerror}): choose a folder of yours.", file=sys.stderr)
+        return 1
     pages = len(list(options.out.rglob("*.html")))
     size = sum(path.stat().st_size for path in options.out.rglob("*") if path.is_file()) / 1e6
     print(f"{pages} pages, {size:.1f} MB, {warnings} warnings. Open {options.out / 'index.html'}")

@@ -197,6 +197,8 @@ def main():
             said = "hand out all of it. Grade with: make grade SUBMISSIONS=folder OUT=grades.csv"
     except courses.CourseError as error:
         return courses.fail(error)
+    except OSError as error:
+        return courses.fail(f"{options.out} cannot be written ({error.strerror}): name a folder that you may write to.")
     if named := named_before(course):
         numbers = f"chapter{'s' * (len(named) > 1)} {', '.join(named)}"
         print(f'Named under "Before you start", but not in the folder: {numbers}. Give students what they do not know.')
