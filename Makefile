@@ -41,6 +41,7 @@ test-all: $(STAMP)
 
 notebooks: $(STAMP)
 	@$(PYTHON) tools/build_notebooks.py $(if $(ALL),--all)
+	@$(PYTHON) tools/address.py
 
 book: $(STAMP)
 	@$(PYTHON) tools/book/build.py $(if $(filter no,$(SOLUTIONS)),--no-solutions)

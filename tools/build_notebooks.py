@@ -145,6 +145,16 @@ def colab_address(repository, ref, file):
     return f"https://colab.research.google.com/github/{name}/blob/{ref}/{file}"
 
 
+def pages_address(repository):
+    """Where GitHub publishes the pages of a repository; "" for any other one."""
+    name = repository.removeprefix("https://github.com/").removesuffix("/").removesuffix(".git")
+    if not colab_address(repository, "", "") or name.count("/") != 1:
+        return ""
+    owner, project = name.split("/")
+    host = f"{owner.lower()}.github.io"
+    return f"https://{host}/" if project.lower() == host else f"https://{host}/{project}/"
+
+
 def opening_cells(notebook_path, repository, ref):
     """The Colab badge, left out while the address is unknown, and the folded set-up cell."""
     cells = []
@@ -255,6 +265,8 @@ def main():
     lost = [path.name for path in sources if not path.exists()]
     if lost:
         parser.error(f"notebooks/src has no {lost[0]}")
+    if not os.access(NOTEBOOKS, os.W_OK):
+        parser.error(f"you may not write in {NOTEBOOKS}: copy the repository into a folder of yours")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     always = options.all or bool(options.chapters)
     failed = False
@@ -270,4 +282,5 @@ def main():
 
 
 if __name__ == "__main__":
+    sys.stdout.reconfigure(errors="backslashreplace")  # a path that a pipe of Windows cannot write stops nothing
     sys.exit(main())

@@ -61,7 +61,8 @@ def say(text):
 def bar():
     """pip counts the bytes in lines from version 24.1 on; an older one is replaced, or, without a network, kept."""
     subprocess.run([*PIP, "install", "--quiet", "--upgrade", "pip>=24.1"], stderr=subprocess.DEVNULL)
-    version = subprocess.run([*PIP, "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
+    asked = subprocess.run([*PIP, "--version"], capture_output=True, encoding="locale", errors="replace", check=True)
+    version = asked.stdout.split()[1]
     return "raw" if [int(part) for part in version.split(".")[:2]] >= [24, 1] else "off"
 
 
@@ -70,13 +71,15 @@ def main(constraints):
     progress = Progress(say, sys.stdout.isatty())
     last = collections.deque(maxlen=30)
     with subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="locale", errors="replace"
     ) as pip:
         for text in pip.stdout:
             progress.line(text)
             if not text.startswith("Progress "):
                 last.append(text)
     progress.whole("  done" if pip.returncode == 0 else "  pip stopped; its last lines:\n" + "".join(last).rstrip())
+    if pip.returncode and any("after connection broken by" in text for text in last):
+        say("The packages cannot be fetched: check the network, then call this again.\n")
     return pip.returncode
 
 

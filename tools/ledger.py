@@ -1,6 +1,6 @@
-"""Write the table of the README that says where each equation is taught and what proves it.
+"""Write docs/equations.md, which says where each equation is taught and what proves it.
 
-    python tools/ledger.py        # from notebooks/ledger.yml, between the two marks in README.md
+    python tools/ledger.py        # from notebooks/ledger.yml, between the two marks in the page
 """
 
 import sys
@@ -10,7 +10,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 LEDGER = ROOT / "notebooks" / "ledger.yml"
-README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "equations.md"
 BEGIN, END = "<!-- ledger -->", "<!-- /ledger -->"
 
 
@@ -20,7 +20,7 @@ def load():
 
 
 def link(chapter):
-    return f"[{chapter[:2]}](notebooks/{chapter}.ipynb)"
+    return f"[{chapter[:2]}](../notebooks/{chapter}.ipynb)"
 
 
 def table(ledger):
@@ -38,7 +38,7 @@ def table(ledger):
 def between_marks(text):
     """The text before, between and after the marks. Raises ValueError unless each mark stands there once, in order."""
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise ValueError(f"README.md must hold {BEGIN} once, and after it {END} once")
+        raise ValueError(f"The page must hold {BEGIN} once, and after it {END} once")
     before, rest = text.split(BEGIN)
     inside, after = rest.split(END)
     return before, inside.strip(), after
@@ -46,10 +46,10 @@ def between_marks(text):
 
 def main():
     try:
-        before, _, after = between_marks(README.read_text(encoding="utf8"))
+        before, _, after = between_marks(PAGE.read_text(encoding="utf8"))
     except ValueError as problem:
         sys.exit(str(problem))
-    README.write_text(f"{before}{BEGIN}\n{table(load())}\n{END}{after}", encoding="utf8", newline="\n")
+    PAGE.write_text(f"{before}{BEGIN}\n{table(load())}\n{END}{after}", encoding="utf8", newline="\n")
 
 
 if __name__ == "__main__":

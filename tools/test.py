@@ -4,6 +4,7 @@
 of the exercises are tried at three seeds, and both notebooks of each chapter run whole.
 """
 
+import argparse
 import os
 import subprocess
 import sys
@@ -51,4 +52,6 @@ def main(everything):
 
 
 if __name__ == "__main__":
-    sys.exit(main("--all" in sys.argv[1:]))
+    parser = argparse.ArgumentParser(description="Run everything that proves the library and the notebooks.")
+    parser.add_argument("--all", action="store_true", help="three seeds, and both notebooks of each chapter whole")
+    sys.exit(main(parser.parse_args().all))

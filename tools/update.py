@@ -168,4 +168,5 @@ def main(root=ROOT):
 
 
 if __name__ == "__main__":
+    sys.stdout.reconfigure(errors="backslashreplace")  # a path that a pipe of Windows cannot write stops nothing
     sys.exit(main())

@@ -1011,7 +1011,7 @@ assert best < counting_words
 # @title Speed and peak memory of a training step
 cost = {}
 for name in ("speed-h200", "speed-cpu"):
-    record = json.loads((RESULTS / f"{name}.json").read_text())
+    record = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf8"))
     rows = {row["score"]: row for row in record["train"]}
     fused = rows["dot_product"]
     cost[name] = {

@@ -6,6 +6,7 @@ The exit status is 0, 1 if a run failed or a check found something wrong, 2 if a
 import argparse
 import json
 import os
+import sys
 from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
@@ -354,4 +355,5 @@ def _card(options):
 
 
 if __name__ == "__main__":
+    sys.stdout.reconfigure(errors="backslashreplace")  # a text that a pipe of Windows cannot write stops no run
     raise SystemExit(main())

@@ -478,7 +478,7 @@ def code_revision():
         return None
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(command, capture_output=True, encoding="utf8", check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
 

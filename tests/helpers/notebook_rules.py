@@ -1,14 +1,18 @@
 """The rules that strict nbval misses: a rule takes a notebook and returns its violations as sentences."""
 
 import ast
+import copy
 import io
 import itertools
 import json
 import re
 import tokenize
+import warnings
+
+import nbformat
 
 from synth_lib.shapes import GLOSSARY
-from tools.build_notebooks import FOLDED, STUB, TITLE, VARIES, says_why_it_varies
+from tools.build_notebooks import FOLDED, STUB, TITLE, VARIES, notebook_metadata, says_why_it_varies
 
 EINOPS_LAYERS = {"Rearrange", "Reduce", "EinMix"}
 EINOPS = {"rearrange", "reduce", "repeat", "einsum", "pack", "unpack", "parse_shape", *EINOPS_LAYERS}
@@ -17,6 +21,15 @@ LOCAL_PATH = re.compile(r"/home/|/Users/|/root/|/tmp/|/var/folders/|\b[A-Z]:\\\w
 FLOAT = re.compile(r"(?<![\w.])(?:\d{1,3}(?:,\d{3})+|\d+)\.\d+(?!\.?\d)")
 REMOTE_IMAGE = re.compile(r"""(!\[[^\]]*\]\(\s*<?|src\s*=\s*["']?|url\(\s*["']?)(https?:)?//""", re.I)
 CAPTION = "*Figure: "
+CODE = re.compile(r"^( *)```.*?^ *```|(`+)(?!`).+?(?<!`)\2(?!`)", re.M | re.S)
+TAG = re.compile(r"<(/?[a-z]\w*)\b([^>]*)>", re.I)
+ATTRIBUTE = re.compile(r"""([\w-]+)(?:\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"']+))?""")
+# What GitHub keeps of HTML, and is of use here: no script, no frame, and above all no style.
+TAGS = set("a b br code details em i img kbd p pre strong sub summary sup table tbody td th thead tr".split())
+ATTRIBUTES = set("align alt colspan height href open rowspan src title width".split())
+# "The following macros are not allowed", says GitHub in place of a formula that has one of the first four; the others
+# would change macros for the whole page.
+MACROS = re.compile(r"\\(operatorname|mbox|[hv]?phantom|DeclareMathOperator|(?:re)?newcommand|def|let|require)\b")
 SAFE = {function.__name__: function for function in (len, min, max, sum, sorted, list, set, int)}
 
 
@@ -91,12 +104,21 @@ def checked_patterns(source, known):
 
 
 def rule_format(notebook, name):
-    """nbformat 4.5, a kernelspec and no other metadata, unique ids, counts 1..n, no times, at most 300 kB."""
+    """Valid nbformat 4.5, a kernelspec and no other metadata, unique ids, counts 1..n, no times, at most 300 kB.
+
+    VS Code and PyCharm choose the kernel by the kernelspec, and keep a cell's answers by its id.
+    """
     problems = []
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # of ids that are missing or twice there; nbformat would mend them, unasked
+            nbformat.validate(copy.deepcopy(notebook))
+    except (nbformat.ValidationError, Warning) as error:
+        problems.append(f"it is not valid: {str(error).splitlines()[0]}")
     if (notebook.nbformat, notebook.nbformat_minor) != (4, 5):
         problems.append(f"the format is {notebook.nbformat}.{notebook.nbformat_minor}, not 4.5")
-    if set(notebook.metadata) != {"kernelspec"} or notebook.metadata.kernelspec.name != "python3":
-        problems.append("the metadata hold more or less than the kernelspec python3")
+    if notebook.metadata != notebook_metadata():
+        problems.append("the metadata hold more or less than the kernelspec python3 and the language, without versions")
     ids = [cell.get("id") for cell in notebook.cells]
     if len(set(ids)) < len(ids):
         problems.append("two cells have the same id")
@@ -157,6 +179,45 @@ def rule_no_remote_image(notebook, name):
         outputs = list(itertools.chain.from_iterable(map(texts, cell.get("outputs", []))))
         if any(REMOTE_IMAGE.search(text) for text in [cell.source, *outputs]):
             problems.append(say(cell, "it shows an image from another server"))
+    return problems
+
+
+def github_problems(text):
+    """What GitHub would not show of a Markdown text, as sentences."""
+    problems = []
+    plain = CODE.sub("code", text)
+    for tag, attributes in TAG.findall(plain):
+        names = {name.lower() for name in ATTRIBUTE.findall(attributes)}
+        if tag.strip("/").lower() not in TAGS or not names <= ATTRIBUTES:
+            problems.append(f"<{tag}{attributes}>: GitHub drops this tag, or what it says beside its name")
+    problems += [f"\\{macro} is not allowed in formulas on GitHub" for macro in MACROS.findall(plain)]
+    if re.search(r"</summary>[^\n]*\n[^\n]*\S", plain):
+        problems.append("below a <summary> stands no empty line: what follows is not read as Markdown")
+    columns = 0
+    for line in CODE.sub(lambda code: code[0] if "```" not in code[0] else "", text).split("\n"):
+        cells = len(re.findall(r"(?<!\\)\|", line.strip())) - 1 if line.lstrip().startswith("|") else 0
+        if cells and re.search(r"</?(details|summary)", line, re.I):
+            problems.append(f"a fold in a table cannot hold Markdown: {line}")
+        if cells and columns and cells != columns:
+            problems.append(f"this row has {cells} cells, the one above {columns} (a bar in it is written \\|): {line}")
+        columns = cells
+    formulas = re.sub(r"\$\$.*?\$\$", "", plain.replace(r"\$", ""), flags=re.S)
+    if formulas.count("$") % 2:
+        problems.append("a dollar sign has no second one: write \\$ for money")
+    for inside, behind in re.findall(r"\$([^$]*)\$(\w?)", formulas):
+        if inside != inside.strip() or behind.isdigit():
+            problems.append(f"${inside}${behind} is not read as a formula: no blank inside, and no digit behind it")
+    return problems
+
+
+def rule_github(notebook, name):
+    """GitHub shows every text as JupyterLab does: tags, formulas, folds and tables."""
+    problems = []
+    for cell in notebook.cells:
+        shown = [cell.source] if cell.cell_type == "markdown" else []
+        for output in cell.get("outputs", []):
+            shown += [text for kind, text in output.get("data", {}).items() if kind in ("text/markdown", "text/html")]
+        problems += [say(cell, problem) for text in shown for problem in github_problems(text)]
     return problems
 
 

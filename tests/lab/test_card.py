@@ -89,7 +89,7 @@ def raising(error, at):
 def test_a_whole_call_does_everything_once_in_order_and_the_next_nothing(tmp_path, asked):
     status, names, said = ask(asked, tmp_path)
     assert status == 0 and names[:12] == STEPS and len(names) == 12 + RUNS
-    record = json.loads((tmp_path / "speed.json").read_text())
+    record = json.loads((tmp_path / "speed.json").read_text(encoding="utf8"))
     assert set(record) == {*HEAD, "check", "core", "layer", "train", "decode"}
     assert record["skipped"] == record["failed"] == [] and record["sizes"] == bench.TINY
     assert record["check"]["cases"] == 72 and len(record["core"]) == len(record["layer"]) == 4
@@ -128,7 +128,7 @@ def test_what_was_done_before_a_stop_is_not_done_again(tmp_path, asked, at, erro
     if at in STEPS:
         name = at.replace(", ", "-").replace(" ", "_")
         assert len(list((tmp_path / "steps").glob(f"{name}-?.json"))) == 2
-    record = json.loads((tmp_path / "speed.json").read_text())
+    record = json.loads((tmp_path / "speed.json").read_text(encoding="utf8"))
     assert record["skipped"] == [] and len(record["layer"]) == 4
 
 
@@ -143,11 +143,11 @@ def test_a_step_that_the_minutes_cut_is_measured_anew_and_the_better_try_counts(
     status, names, said = ask(asked, tmp_path)
     assert status == 0 and names.count("train") == 2  # once more, with what the others left over
     assert "missing: train" in said and "the same command goes on" in said
-    record = json.loads((tmp_path / "speed.json").read_text())
+    record = json.loads((tmp_path / "speed.json").read_text(encoding="utf8"))
     assert record["skipped"] == ["train random"] and len(record["train"]) == 2
     monkeypatch.setattr(bench, "train", whole)
     assert ask(asked, tmp_path)[1] == ["train"]
-    record = json.loads((tmp_path / "speed.json").read_text())
+    record = json.loads((tmp_path / "speed.json").read_text(encoding="utf8"))
     assert record["skipped"] == [] and len(record["train"]) == 1
     assert len(list((tmp_path / "steps").glob("train-*.json"))) == 3
 
@@ -163,7 +163,7 @@ def test_the_minutes_end_it_and_the_next_call_goes_on(tmp_path, asked, monkeypat
     status, names, said = ask(asked, tmp_path, minutes=4)
     assert status == 0 and names == STEPS[:4]
     assert "0 runs recorded, 18 to do" in said and "missing: layer, first, length 12" in said
-    record = json.loads((tmp_path / "speed.json").read_text())
+    record = json.loads((tmp_path / "speed.json").read_text(encoding="utf8"))
     assert record["skipped"] == [f"{step}: not begun" for step in STEPS[4:]]
     assert ask(asked, tmp_path, minutes=2)[1] == STEPS[4:6]
 
@@ -234,7 +234,7 @@ def test_a_folder_of_other_things_is_refused_before_anything_is_done(tmp_path, a
         patch.setattr(card, "device_name", lambda device: "another card")
         with pytest.raises(ValueError, match=r"tiny.jsonl differs .* device \(cpu, not another card\): choose another"):
             ask(asked, tmp_path)
-    (tmp_path / "steps" / "train-1.json").write_text("{}")
+    (tmp_path / "steps" / "train-1.json").write_text("{}", encoding="utf8")
     with pytest.raises(ValueError, match="train-1.json is no record of a step: move it away"):
         ask(asked, tmp_path)
     assert asked.names == []
@@ -313,7 +313,7 @@ def called(monkeypatch):
 def test_the_command_refuses_in_one_sentence(tmp_path, capsys, monkeypatch, called, options, message):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("", encoding="utf8")
     with pytest.raises(SystemExit) as caught:
         main(["card", *options.replace("FILE", str(tmp_path / "file")).split()])
     assert caught.value.code == 2 and message in capsys.readouterr().err.splitlines()[-1] and not called

@@ -430,7 +430,7 @@ def test_the_command_trains_says_all_and_resumes_to_the_same(tmp_path, capsys, m
     path, whole, broken = write(tmp_path, FILES[kind]), tmp_path / "whole", tmp_path / "broken"
     assert main(command(kind, path, whole, "--sample", "2")) == 0
     out = capsys.readouterr().out
-    record = json.loads((whole / "record.json").read_text())
+    record = json.loads((whole / "record.json").read_text(encoding="utf8"))
     assert f"{path}: " in out and f"{record['final_loss']:.3f} {record['unit']} at step 4" in out
     results = record["results"]
     assert list(results)[0] == "the model" and len(results) == {"text": 2, "pairs": 2, "labels": 3}[kind]
@@ -455,7 +455,7 @@ def test_the_command_trains_says_all_and_resumes_to_the_same(tmp_path, capsys, m
         assert main(command(kind, path, broken)) == 130
     assert "stopped after step 3 of 4; --resume goes on from" in capsys.readouterr().out
     assert main(command(kind, path, broken, "--resume")) == 0
-    resumed = json.loads((broken / "record.json").read_text())
+    resumed = json.loads((broken / "record.json").read_text(encoding="utf8"))
     assert resumed["curve"] == record["curve"] and resumed["results"] == results
 
 

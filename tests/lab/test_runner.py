@@ -54,7 +54,7 @@ def test_every_run_is_a_line_with_its_origin(tmp_path, forked):
     path, lines = tmp_path / "deep" / "record.jsonl", []
     record, errors = do_all(path, log=lines.append)
     assert errors == {} and results(path) == EVERY
-    header, *runs = map(json.loads, path.read_text().splitlines())
+    header, *runs = map(json.loads, path.read_text(encoding="utf8").splitlines())
     assert header == HEADER and runs == record.runs
     assert runs[0]["versions"]["torch"] == torch.__version__ and runs[0]["device"] == "cpu"
     assert "8 runs, 8 of them to do, on cpu" in lines[0] and lines[-1].startswith("   8 of 8  number ")
@@ -167,10 +167,10 @@ def test_the_record_of_something_else_is_refused_and_stays(tmp_path, entry):
 @pytest.mark.parametrize("text", ["no record", '{"suite": "numbers"}', "[]\n", '{"suite": 1}\nno run\n{}\n'])
 def test_a_file_that_is_no_record_is_refused_and_stays(tmp_path, text):
     path = tmp_path / "record.jsonl"
-    path.write_text(text)
+    path.write_text(text, encoding="utf8")
     with pytest.raises(ValueError, match="is no record in JSON Lines"):
         Record(path, HEADER)
-    assert path.read_text() == text
+    assert path.read_text(encoding="utf8") == text
 
 
 def test_runs_of_several_versions_keep_each_its_own(tmp_path, monkeypatch):

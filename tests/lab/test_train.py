@@ -199,7 +199,7 @@ def test_training_learns_the_text():
 
 def test_the_record_says_what_and_how(tmp_path):
     model, record = run(folder=tmp_path)
-    assert record == json.loads((tmp_path / "record.json").read_text())
+    assert record == json.loads((tmp_path / "record.json").read_text(encoding="utf8"))
     assert record["config"] == {
         "text": "shakespeare",
         "tokens of the text": training.fingerprint([SPLITS["train"]]),
@@ -264,7 +264,7 @@ def test_ctrl_c_finishes_the_step_and_resuming_gives_the_same_losses(tmp_path, m
         with pytest.raises(KeyboardInterrupt, match=f"stopped after step {step} of 12"):
             run(folder=tmp_path)
     assert signal.getsignal(signal.SIGINT) is before
-    stopped = json.loads((tmp_path / "record.json").read_text())
+    stopped = json.loads((tmp_path / "record.json").read_text(encoding="utf8"))
     assert stopped["status"] == "stopped" and stopped["final_loss"] is None
     torch.manual_seed(123)  # the state of torch must come from the checkpoint
     torch.rand(7)
@@ -315,14 +315,14 @@ def test_the_command_line_stopped_by_a_real_ctrl_c_goes_on_to_the_same_curve(tmp
     out, err = child.communicate()
     assert child.returncode == 130 and b"stopped after step 30 of 60" in out and b"--resume" in out, err
     assert b"Traceback" not in err and b"step/s" in err
-    stopped = json.loads((broken / "record.json").read_text())
+    stopped = json.loads((broken / "record.json").read_text(encoding="utf8"))
     assert stopped["status"] == "stopped" and [point["step"] for point in stopped["curve"]] == [0, 20]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     assert main(arguments(broken, "--resume", "--quiet")) == 0
     assert main(arguments(whole, "--quiet", "--sample", "5")) == 0
     torch.set_num_threads(threads)
-    curves = [json.loads((folder / "record.json").read_text())["curve"] for folder in (broken, whole)]
+    curves = [json.loads((folder / "record.json").read_text(encoding="utf8"))["curve"] for folder in (broken, whole)]
     assert curves[0] == curves[1] and len(curves[0]) == 4
     out, err = capfd.readouterr()
     assert err == "" and out.count("nats per token at step 60") == 2
@@ -378,7 +378,8 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_the_record_says_failed(tmp_
 
     with pytest.raises(FloatingPointError, match=f"the loss is {bad} .* after step 7"):
         run(folder=tmp_path, loss=loss)
-    record = json.loads((tmp_path / "record.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+    text = (tmp_path / "record.json").read_text(encoding="utf8")
+    record = json.loads(text, parse_constant=lambda name: pytest.fail(name))
     assert record["status"] == "failed" and "step 7" in record["problem"] and record["final_loss"] is None
     saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     assert saved["run"]["step"] == 5 and all(value.isfinite().all() for value in saved["model"].values())
@@ -395,7 +396,7 @@ def test_an_evaluation_that_is_not_finite_fails_too(tmp_path):
         run(folder=tmp_path, loss=loss)
     saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     assert saved["run"]["step"] == 0  # the checkpoint before the first step, none after it
-    json.loads((tmp_path / "record.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+    json.loads((tmp_path / "record.json").read_text(encoding="utf8"), parse_constant=lambda name: pytest.fail(name))
 
 
 # What does not fit
@@ -562,7 +563,7 @@ def test_train_never_overwrites_a_run(tmp_path):
 
 
 def test_a_folder_that_cannot_be_written_is_told_before_the_first_step(tmp_path):
-    (tmp_path / "file").write_text("not a folder")
+    (tmp_path / "file").write_text("not a folder", encoding="utf8")
     steps = []
 
     def loss(model, inputs, targets):
@@ -587,7 +588,7 @@ def test_ctrl_c_after_a_nan_keeps_the_last_good_checkpoint(tmp_path, monkeypatch
         run(folder=tmp_path, loss=loss, read_every_step=False)
     saved = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     assert saved["run"]["step"] == 5 and all(value.isfinite().all() for value in saved["model"].values())
-    assert json.loads((tmp_path / "record.json").read_text())["status"] == "failed"
+    assert json.loads((tmp_path / "record.json").read_text(encoding="utf8"))["status"] == "failed"
 
 
 def test_numbers_read_seldom_are_the_same_run(tmp_path, monkeypatch):

@@ -24,7 +24,7 @@ LESSON = [
 
 
 def write(path, header, runs):
-    path.write_text("".join(json.dumps(entry) + "\n" for entry in (header, *runs)))
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in (header, *runs)), encoding="utf8")
 
 
 def made_up(run, number):

@@ -201,8 +201,8 @@ def test_the_live_page_is_linked_where_there_is_one(site):
 
 
 def test_a_folder_of_something_else_is_not_replaced(tmp_path):
-    (tmp_path / "essay.txt").write_text("mine")
+    (tmp_path / "essay.txt").write_text("mine", encoding="utf8")
     command = [sys.executable, "tools/book/build.py", "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 1 and "holds something that is no site" in done.stderr
-    assert (tmp_path / "essay.txt").read_text() == "mine"
+    assert (tmp_path / "essay.txt").read_text(encoding="utf8") == "mine"

@@ -7,6 +7,7 @@ import pytest
 
 from synth_lib.scores import SCORES
 from synth_lib.shapes import GLOSSARY
+from tests.helpers.notebook_rules import github_problems
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -36,7 +37,15 @@ def linked(text):
 # --- links ---
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda path: path.name)
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_github_shows_all_of_a_page(page):
+    assert github_problems(page.read_text(encoding="utf8")) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_every_link_leads_to_a_file_and_to_a_heading(page):
     prose = re.sub(r"```.*?```", "", page.read_text(encoding="utf8"), flags=re.S)
     for target in re.findall(r"\]\(([^)\s]+)\)", prose):

@@ -64,6 +64,17 @@ def test_where_pip_stops_it_says_why(monkeypatch, capsys, code, last):
     assert capsys.readouterr().out.splitlines()[-1] == last
 
 
+def test_without_a_network_the_last_line_says_so(monkeypatch, capsys):
+    """pip retries, and then names a package that it could not find."""
+    retry = "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError(...)': /simple/einops/"
+    script = f"import sys; print({retry!r}); print('ERROR: No matching distribution found for einops'); sys.exit(1)"
+    monkeypatch.setattr(install, "bar", lambda: "raw")
+    monkeypatch.setattr(install, "PIP", [install.sys.executable, "-c", script])
+    assert install.main("constraints.txt") == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "The packages cannot be fetched: check the network, then call this again."
+
+
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no make")
 def test_make_in_a_folder_that_is_not_ones_own_says_what_to_do():
     with tempfile.TemporaryDirectory() as folder:  # pytest's own folder is closed to other users

@@ -10,7 +10,7 @@ import pytest
 
 from synth_lib.checks import find
 from tools.build_notebooks import NOTEBOOKS, ROOT
-from tools.ledger import README, between_marks, load, table
+from tools.ledger import PAGE, between_marks, load, table
 
 LEDGER = load()
 COLUMNS = ("S(X)", "conditioned on", "sample", "interacts", "parameters")
@@ -90,12 +90,12 @@ def test_the_chapter_says_where_it_differs(deviation):
 
 
 @pytest.mark.parametrize("text", ["", "<!-- ledger -->", "<!-- /ledger --> <!-- ledger -->", "<!-- ledger -->" * 2])
-def test_a_readme_without_both_marks_is_refused(text):
-    with pytest.raises(ValueError, match="README.md must hold"):
+def test_a_page_without_both_marks_is_refused(text):
+    with pytest.raises(ValueError, match="The page must hold"):
         between_marks(text)
 
 
-def test_the_readme_shows_it():
+def test_the_page_shows_it():
     """python tools/ledger.py writes it."""
-    _, inside, _ = between_marks(README.read_text(encoding="utf8"))
+    _, inside, _ = between_marks(PAGE.read_text(encoding="utf8"))
     assert inside == table(LEDGER)

@@ -14,7 +14,8 @@ SETTINGS = [part for name, value in IDENTITY.items() for part in ("-c", f"{name}
 
 
 def git(folder, *arguments):
-    return subprocess.run(["git", *SETTINGS, *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout
+    command = ["git", *SETTINGS, *arguments]
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, encoding="utf8").stdout
 
 
 def notebook(source, output="1.0", **metadata):
@@ -105,8 +106,8 @@ def test_a_second_update_on_the_same_day_leaves_the_first_copy_alone(public, clo
         write(clone, lib__scores_py=f"mine {number}\n")
         publish(public, lib__scores_py=f"newer {number}\n")
         update.update(clone, DATE)
-        assert (clone / "mine" / folder / "lib/scores.py").read_text() == f"mine {number}\n"
-    assert (clone / "mine" / DATE / "lib/scores.py").read_text() == "mine 1\n"
+        assert (clone / "mine" / folder / "lib/scores.py").read_text(encoding="utf8") == f"mine {number}\n"
+    assert (clone / "mine" / DATE / "lib/scores.py").read_text(encoding="utf8") == "mine 1\n"
 
 
 def test_a_chapter_that_was_only_opened_leaves_no_copy(public, clone):
@@ -130,7 +131,7 @@ def test_what_the_reader_made_is_more_than_opening(public, clone, change):
     write(clone, notebooks__02_ipynb=notebook(**change))
     newer(public)
     update.update(clone, DATE)
-    assert (clone / "mine" / DATE / "notebooks/02.ipynb").read_text() == notebook(**change)
+    assert (clone / "mine" / DATE / "notebooks/02.ipynb").read_text(encoding="utf8") == notebook(**change)
 
 
 def test_a_notebook_that_cannot_be_read_is_kept(public, clone):
@@ -138,7 +139,7 @@ def test_a_notebook_that_cannot_be_read_is_kept(public, clone):
         write(clone, **{f"notebooks__{name}_ipynb": '{"cells": [1'})
     newer(public)
     update.update(clone, DATE)
-    assert (clone / "mine" / DATE / "notebooks/02.ipynb").read_text() == '{"cells": [1'
+    assert (clone / "mine" / DATE / "notebooks/02.ipynb").read_text(encoding="utf8") == '{"cells": [1'
 
 
 @pytest.mark.parametrize(
@@ -147,9 +148,9 @@ def test_a_notebook_that_cannot_be_read_is_kept(public, clone):
 @pytest.mark.parametrize("ignored", [False, True], ids=["", "ignored"])
 def test_a_file_of_ones_own_in_the_place_of_a_new_one_is_kept(public, clone, path, ignored):
     if ignored:  # git itself overwrites an ignored file without a word
-        (clone / ".git/info/exclude").write_text(f"/{path}\n")
+        (clone / ".git/info/exclude").write_text(f"/{path}\n", encoding="utf8")
     (clone / path).parent.mkdir(parents=True, exist_ok=True)
-    (clone / path).write_text("mine")
+    (clone / path).write_text("mine", encoding="utf8")
     newer(public)
     update.update(clone, DATE)
     assert contents(clone) == contents(public) | {f"mine/{DATE}/{path}": b"mine"}
@@ -220,13 +221,13 @@ def test_a_merge_that_stops_half_way_is_undone(public, clone, capsys):
     newer(public)
     write(clone, notebooks__02_ipynb=notebook("return 1"), notebooks__04_ipynb="mine")
     hook = clone / ".git/hooks/reference-transaction"  # asked when the files are written
-    hook.write_text('#!/bin/sh\n[ "$1" != prepared ] || ! grep -q refs/heads/main\n')
+    hook.write_text('#!/bin/sh\n[ "$1" != prepared ] || ! grep -q refs/heads/main\n', encoding="utf8")
     hook.chmod(0o755)
     before = contents(clone)
     assert update.main(clone) == 1
     assert contents(clone) | before == contents(clone)
     assert "git cannot go to the newer version (" in capsys.readouterr().err
-    assert (clone / "lib/scores.py").read_text() == "one\n" and not (clone / "mine").exists()
+    assert (clone / "lib/scores.py").read_text(encoding="utf8") == "one\n" and not (clone / "mine").exists()
 
 
 def test_a_folder_inside_another_repository_is_not_updated(public, clone, capsys):

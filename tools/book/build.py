@@ -24,9 +24,9 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tools.build_notebooks import BEGIN, END, TITLE, colab_address, settings  # noqa: E402
+from tools.build_notebooks import BEGIN, END, TITLE, colab_address, pages_address, settings  # noqa: E402
 
-PAGES = ("docs/map.md", "docs/glossary.md", "docs/teaching.md")
+PAGES = ("docs/map.md", "docs/glossary.md", "docs/equations.md", "docs/teaching.md")
 OWN_PAGES = {"index.md": HERE / "index.md", "results.md": HERE / "results.md"}
 PICTURE = "docs/which_weights_move.png"
 LIVE = "docs/live.html"  # a page of its own, copied as it is
@@ -60,8 +60,8 @@ def rewrite_links(text, page, pages, repository, ref):
         file = os.path.normpath(os.path.join(os.path.dirname(page), name)).replace(os.sep, "/") if name else page
         if not (ROOT / file).exists() and file not in pages:
             raise BookError(f"{page}: the link to {target} leads to no file.")
-        if file == "README.md":  # its parts stand on the start page and among the results
-            file = "index.md"
+        # What these say stands on two pages of the site.
+        file = {"README.md": "index.md", "docs/train.md": "results.md"}.get(file, file)
         if file in pages:
             place = os.path.relpath(file, os.path.dirname(page) or ".").replace(os.sep, "/") if name else ""
             return f"[{words}]({place}{'#' + slug(anchor) if anchor else ''})"
@@ -85,14 +85,21 @@ def readme_section(heading):
     return section[1]
 
 
+def below_title(page):
+    return (ROOT / page).read_text(encoding="utf8").partition("\n")[2].strip()
+
+
 def recorded(name):
     """How many runs or measurements a file of data/results holds; its first line says how they were made."""
     return str(len((ROOT / "data" / "results" / name).read_text(encoding="utf8").splitlines()) - 1)
 
 
 def fill(text, chapters, solutions):
-    """One of the site's own pages: `@README Heading@` is a section of README.md, `@recorded file@` a number."""
+    """One of the site's own pages: `@README Heading@` is a section of README.md, `@PAGE docs/file@` what stands below
+    the title of a page whose links all lead out of docs/, `@recorded file@` a number.
+    """
     text = re.sub(r"@README (.+?)@", lambda match: readme_section(match[1]), text)
+    text = re.sub(r"@PAGE (.+?)@", lambda match: below_title(match[1]).replace("](../", "]("), text)
     text = re.sub(r"@recorded (.+?)@", lambda match: recorded(match[1]), text)
     text = text.replace("@CHAPTERS@", "\n".join(f"notebooks/{path.stem}" for path in chapters))
     text = re.sub(r"@SOLUTIONS (.+?) SOLUTIONS@", lambda match: match[1] if solutions else "", text, flags=re.S)
@@ -176,16 +183,6 @@ def write_sources(folder, solutions, repository, ref):
 # --- the site ---
 
 
-def pages_address(repository):
-    """Where GitHub publishes the pages of a repository; "" for any other one."""
-    name = repository.removeprefix("https://github.com/").removesuffix("/").removesuffix(".git")
-    if not colab_address(repository, "", "") or name.count("/") != 1:
-        return ""
-    owner, project = name.split("/")
-    host = f"{owner.lower()}.github.io"
-    return f"https://{host}/" if project.lower() == host else f"https://{host}/{project}/"
-
-
 def address_settings(repository, ref):
     """What the public address decides: two buttons, a link to the repository, and the site's own address."""
     theme = {"use_download_button": bool(repository)}
@@ -246,6 +243,9 @@ def main():
     except BookError as error:
         print(error, file=sys.stderr)
         return 1
+    except OSError as error:
+        print(f"{error.filename} cannot be written ({error.strerror}): choose a folder of yours.", file=sys.stderr)
+        return 1
     pages = len(list(options.out.rglob("*.html")))
     size = sum(path.stat().st_size for path in options.out.rglob("*") if path.is_file()) / 1e6
     print(f"{pages} pages, {size:.1f} MB, {warnings} warnings. Open {options.out / 'index.html'}")
@@ -253,4 +253,5 @@ def main():
 
 
 if __name__ == "__main__":
+    sys.stdout.reconfigure(errors="backslashreplace")  # a path that a pipe of Windows cannot write stops nothing
     sys.exit(main())

@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT))
 from synth_lib import checks  # noqa: E402
 from tools.build_notebooks import STUB, build, colab_address, read_source  # noqa: E402
 from tools.classroom import course as courses  # noqa: E402
+from tools.version import version  # noqa: E402
 
 OF_BASELINES = ("scikit-learn", "sacrebleu")  # for these functions alone; scikit-learn brings scipy
 CONFIG = f"""c = get_config()
@@ -151,6 +152,8 @@ you are. Keep the names of the functions: your work is found by them.
 Before you hand in: Restart Kernel and Run All Cells. Then hand in the notebooks, nothing else.
 
 A link to a chapter that is not in this folder leads nowhere; you can do without.
+
+Made from version {version()} of the course.
 """
 
 
@@ -194,6 +197,8 @@ def main():
             said = "hand out all of it. Grade with: make grade SUBMISSIONS=folder OUT=grades.csv"
     except courses.CourseError as error:
         return courses.fail(error)
+    except OSError as error:
+        return courses.fail(f"{options.out} cannot be written ({error.strerror}): name a folder that you may write to.")
     if named := named_before(course):
         numbers = f"chapter{'s' * (len(named) > 1)} {', '.join(named)}"
         print(f'Named under "Before you start", but not in the folder: {numbers}. Give students what they do not know.')
@@ -202,4 +207,5 @@ def main():
 
 
 if __name__ == "__main__":
+    sys.stdout.reconfigure(errors="backslashreplace")  # a path that a pipe of Windows cannot write stops nothing
     sys.exit(main())

@@ -80,7 +80,7 @@ def limit(memory, seconds):
     """Hard limits: `memory` more bytes than now, `seconds` of CPU time, 64 files of 64 MiB, no core file."""
     import resource  # there is none on Windows, where `missing` names what is missing
 
-    with open("/proc/self/statm") as file:
+    with open("/proc/self/statm", encoding="utf8") as file:
         now = int(file.read().split()[0]) * resource.getpagesize()
     limits = {
         resource.RLIMIT_AS: now + memory,

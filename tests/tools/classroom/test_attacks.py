@@ -426,7 +426,8 @@ def run_pool(monkeypatch, tmp_path, fate, jobs=2):
     tasks = {name: tmp_path / name for name in ("ann", "eve", "zoe", "dan")}
     journal = grading_tool.Journal(tmp_path / "journal")
     grading_tool.results_of(tasks, ["02"], True, jobs, journal)
-    return {key: result["refused"] for key, result in journal.entries.items()}, (tmp_path / "journal").read_text()
+    text = (tmp_path / "journal").read_text(encoding="utf8")
+    return {key: result["refused"] for key, result in journal.entries.items()}, text
 
 
 def test_a_lost_worker_costs_only_the_notebook_that_loses_it_alone(monkeypatch, tmp_path):
@@ -479,7 +480,7 @@ def test_what_is_out_of_order_is_tried_again_and_not_written_down(tmp_path, monk
     assert "it could not be run: full. Grade again; if it stays" in result["refused"]
     journal = grading_tool.Journal(tmp_path / "journal")
     journal.add("key", result)
-    assert (tmp_path / "journal").read_text() == "" and journal.entries["key"] is result
+    assert (tmp_path / "journal").read_text(encoding="utf8") == "" and journal.entries["key"] is result
 
 
 @can_grade
@@ -540,7 +541,7 @@ def test_names_that_are_easily_taken_for_another_get_a_look(tmp_path):
     names = ["Zoe 1/a.ipynb", "zoe  1/a.ipynb", "bob/a.ipynb", "bob_02_dense.ipynb", "eve/a.ipynb", " /a.ipynb"]
     for name in [*names, "dan_02_dense.ipynb", "dan.ipynb"]:
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("{}")
+        (tmp_path / name).write_text("{}", encoding="utf8")
     handed_in = submissions.find(tmp_path, ["02_dense"])
     course = courses.read(["02"])
     right = {key: ["right", "Right.", ""] for key in course.chapters["02"].points}
@@ -567,7 +568,7 @@ def test_a_place_that_cannot_be_written_is_named_before_anything_is_graded(tmp_p
     (tmp_path / "subs" / "ann").mkdir(parents=True)
     (tmp_path / "folder").mkdir()
     for name in ("file", "a_feedback"):
-        (tmp_path / name).write_text("")
+        (tmp_path / name).write_text("", encoding="utf8")
     monkeypatch.setattr(grading_tool, "grade_all", None)
     monkeypatch.setattr(
         "sys.argv", ["grade.py", str(tmp_path / "subs"), "--out", str(tmp_path / out), "--chapters", "02"]

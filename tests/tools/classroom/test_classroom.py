@@ -258,7 +258,7 @@ def test_students_are_folders_or_files(tmp_path):
     ]  # fmt: skip
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("{}")
+        (tmp_path / name).write_text("{}", encoding="utf8")
     (tmp_path / "dan").mkdir()
     handed_in = submissions.find(tmp_path, ["01_dot_product", "02_dense"])
     assert {student: ([path.name for path in own.notebooks], own.others) for student, own in handed_in.items()} == {
@@ -520,7 +520,7 @@ def test_a_submission_that_ends_the_server_costs_nobody_else_a_point(server, tmp
     monkeypatch.setattr(grading_tool, "ForkServer", lambda *arguments: next(servers))
     monkeypatch.setattr(grading_tool, "Finalize", lambda *arguments, **options: None)
     told = light("02")
-    (tmp_path / "02_dense.ipynb").write_text(json.dumps(told))
+    (tmp_path / "02_dense.ipynb").write_text(json.dumps(told), encoding="utf8")
 
     def kills(server, path, course):
         server.process.kill()
@@ -662,25 +662,25 @@ def test_the_table_has_a_row_for_everybody_and_grading_goes_on_where_it_was_cut_
     for student, cells in told.items():
         (handed_in / student).mkdir(parents=True)
         (handed_in / student / "my homework.ipynb").write_text(json.dumps(cells), encoding="utf8")
-    (handed_in / "cut.ipynb").write_text('{"cells": [')
+    (handed_in / "cut.ipynb").write_text('{"cells": [', encoding="utf8")
     (handed_in / "nothing").mkdir()
     script = str(ROOT / "tools" / "classroom" / "grade.py")
     command = [sys.executable, script, str(handed_in), "--out", str(out), "--chapters", "02"]
     command += ["--jobs", "1"]
     journal = out.with_name("grades.csv.journal")
     first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    while not (journal.exists() and journal.read_text()):
+    while not (journal.exists() and journal.read_text(encoding="utf8")):
         assert first.poll() is None
         time.sleep(0.02)
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
-    before = journal.read_text().splitlines()
-    journal.write_text("\n".join(before) + '\n{"key": "cut')
+    before = journal.read_text(encoding="utf8").splitlines()
+    journal.write_text("\n".join(before) + '\n{"key": "cut', encoding="utf8")
     monkeypatch.setattr("sys.argv", command[1:])
     assert grading_tool.main() == 0
     said = capsys.readouterr()
     assert "5 students in" in said.out and "Look at 2 yourself" in said.out and "notebook" in said.err
-    lines = [json.loads(line) for line in journal.read_text().splitlines() if line != '{"key": "cut']
+    lines = [json.loads(line) for line in journal.read_text(encoding="utf8").splitlines() if line != '{"key": "cut']
     assert len({line["key"] for line in lines}) == len(lines) == 4
     rows = {row["student"]: row for row in csv.DictReader(out.open(encoding="utf8"))}
     totals = {student: row["total"] for student, row in rows.items()}
@@ -692,7 +692,8 @@ def test_the_table_has_a_row_for_everybody_and_grading_goes_on_where_it_was_cut_
     assert counts["02.1", grading_tool.UNKNOWN] == "1" and counts["02.2", grading_tool.UNKNOWN] == "0"
     pages = tmp_path / "grades_feedback"
     assert len(list(pages.glob("*.html"))) == len(list(pages.glob("*.txt"))) == 5
-    assert "the shape is" in (pages / "_half.txt").read_text() and "&lt;" not in (pages / "right.html").read_text()
+    assert "the shape is" in (pages / "_half.txt").read_text(encoding="utf8")
+    assert "&lt;" not in (pages / "right.html").read_text(encoding="utf8")
 
 
 def test_a_page_shows_no_markup_of_a_student():
