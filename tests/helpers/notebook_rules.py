@@ -1,6 +1,7 @@
 """The rules that strict nbval misses: a rule takes a notebook and returns its violations as sentences."""
 
 import ast
+import base64
 import io
 import itertools
 import json
@@ -8,7 +9,7 @@ import re
 import tokenize
 
 from synth_lib.shapes import GLOSSARY
-from tools.build_notebooks import FOLDED, STUB, TITLE, VARIES, says_why_it_varies
+from tools.build_notebooks import FOLDED, STUB, TITLE, VARIES, notebook_metadata, says_why_it_varies
 
 EINOPS_LAYERS = {"Rearrange", "Reduce", "EinMix"}
 EINOPS = {"rearrange", "reduce", "repeat", "einsum", "pack", "unpack", "parse_shape", *EINOPS_LAYERS}
@@ -91,12 +92,12 @@ def checked_patterns(source, known):
 
 
 def rule_format(notebook, name):
-    """nbformat 4.5, a kernelspec and no other metadata, unique ids, counts 1..n, no times, at most 300 kB."""
+    """nbformat 4.5, the metadata of every machine, unique ids, counts 1..n, no times, at most 300 kB."""
     problems = []
     if (notebook.nbformat, notebook.nbformat_minor) != (4, 5):
         problems.append(f"the format is {notebook.nbformat}.{notebook.nbformat_minor}, not 4.5")
-    if set(notebook.metadata) != {"kernelspec"} or notebook.metadata.kernelspec.name != "python3":
-        problems.append("the metadata hold more or less than the kernelspec python3")
+    if notebook.metadata != notebook_metadata():
+        problems.append("the metadata hold more or less than the kernelspec python3 and the language, without versions")
     ids = [cell.get("id") for cell in notebook.cells]
     if len(set(ids)) < len(ids):
         problems.append("two cells have the same id")
@@ -147,6 +148,24 @@ def rule_captions(notebook, name):
                 caption = after[0].get("data", {}).get("text/markdown", "") if after else ""
                 if not caption.startswith(CAPTION) or len(caption) < len(CAPTION) + 20:
                     problems.append(say(cell, "a figure has no caption: use plots.show(fig, alt)"))
+    return problems
+
+
+def rule_sharp_figures(notebook, name):
+    """A figure has two pixels for each that it takes on a page, in which it fits: nothing shrinks its letters.
+
+    That none has less than 8 points, plots.show sees to.
+    """
+    problems = []
+    for cell in code_cells(notebook):
+        for output in cell.outputs:
+            if png := output.get("data", {}).get("image/png"):
+                pixels = int.from_bytes(base64.b64decode(png[:32])[16:20], "big")  # where PNG writes its width
+                width = output.metadata.get("image/png", {}).get("width", 0)
+                if pixels not in (2 * width, 2 * width + 1):
+                    problems.append(say(cell, f"a figure has {pixels} pixels on {width}: use plots.show(fig, alt)"))
+                if width > 800:
+                    problems.append(say(cell, f"a figure is {width} pixels wide, a page has 800: make it narrower"))
     return problems
 
 

@@ -2,6 +2,7 @@
 
 import nbformat
 import pytest
+from nbconvert import PythonExporter
 
 from tools import build_notebooks
 from tools.build_notebooks import (
@@ -58,7 +59,8 @@ def test_both_notebooks_are_executed_and_written(source, tmp_path):
         code = [cell for cell in notebook.cells if cell.cell_type == "code"]
         assert [cell.execution_count for cell in code] == [1, 2, 3, 4, 5]
         assert code[1].outputs[0].text == "hello 2\n"
-        assert set(notebook.metadata) == {"kernelspec"}
+        assert set(notebook.metadata) == {"kernelspec", "language_info"}
+        assert PythonExporter().from_notebook_node(notebook)[1]["output_extension"] == ".py"
         assert not any("execution" in cell.metadata for cell in notebook.cells)
     assert not list(tmp_path.rglob("*.partial"))
 

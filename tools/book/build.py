@@ -145,7 +145,7 @@ def chapter(path, solutions):
     cells = [adapted(cell) if cell.cell_type == "code" else nbformat.from_dict(cell) for cell in cells]
     for number, cell in enumerate(cells):  # a check stands in both
         cell.id = f"cell-{number}"
-    return v4.new_notebook(cells=cells, metadata={**blank.metadata, "language_info": {"name": "python"}})
+    return v4.new_notebook(cells=cells, metadata=blank.metadata)
 
 
 def write_sources(folder, solutions, repository, ref):
