@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import sys
+from html import unescape
 from pathlib import Path
 
 import nbformat
@@ -101,16 +102,17 @@ def fill(text, chapters, solutions):
 
 
 def adapted(cell):
-    """A copy of a code cell as the site shows it: a fold has the cell's title, and a verdict may wrap."""
+    """A copy of a code cell as the site shows it: its fold is named, and a verdict links to the site's anchors."""
     cell = nbformat.from_dict(cell)
     cell.source = "\n".join(line for line in cell.source.split("\n") if line.strip() not in (BEGIN, END))
     tags = cell.metadata.get("tags", [])
     if "hide-input" in tags:
         title = cell.source.partition("\n")[0].removeprefix(TITLE).partition(" {")[0]
         cell.metadata["mystnb"] = {"code_prompt_show": title, "code_prompt_hide": title}
-    results = [output for output in cell.get("outputs", []) if output.output_type == "execute_result"]
-    if any(output.data.get("text/plain", "").startswith("Exercise ") for output in results):
-        cell.metadata["tags"] = [*tags, "verdict"]
+    for output in cell.get("outputs", []):
+        if "text/html" in output.get("data", {}):
+            text = output.data["text/html"]
+            output.data["text/html"] = re.sub(r'(?<=href="#)[^"]+', lambda match: slug(unescape(match[0])), text)
     return cell
 
 
