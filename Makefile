@@ -27,8 +27,8 @@ help:
 
 lab: $(STAMP)
 	@echo "JupyterLab starts. Where no browser opens, go to the address that it prints below. Ctrl-C twice ends it."
-	@$(PYTHON) -m jupyterlab --ServerApp.log_level=ERROR --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb \
-	  $$(test "$$(id -u)" = 0 && echo --allow-root)
+	@$(PYTHON) -m jupyterlab --ServerApp.log_level=ERROR --LabApp.log_level=ERROR --LabApp.app_settings_dir=tools/jupyterlab \
+	  --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $$(test "$$(id -u)" = 0 && echo --allow-root)
 
 update: $(STAMP)
 	@$(PYTHON) tools/update.py

@@ -4,23 +4,29 @@ Every function returns a matplotlib figure; `show` displays it with its text alt
 """
 
 import matplotlib.pyplot as plt
+from IPython.core.pylabtools import retina_figure
 from IPython.display import Markdown, display
 
-SIZE = (5, 3)  # inches
+SIZE = (5, 3)  # inches of 96 pixels, as in a browser: a letter of 8 points is 8 points high there
 # Okabe and Ito's colours, ordered by brightness where they follow each other; never the only difference.
 COLOURS = ("#000000", "#D55E00", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9")
 LINES = ("-", "--", "-.", ":", (0, (3, 1, 1, 1, 1, 1)), (0, (7, 2)), (0, (1, 3)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+VISIBLE = str.maketrans({"\n": "\\n", " ": "\u2423"})  # white space that can be seen on an axis
 
 
 def show(fig, alt):
-    """Display `fig`, close it, and display `alt` below it as the caption "Figure: ...".
+    """Display `fig`, sharp on screens of two pixels a point, close it, and display `alt` as its caption "Figure: ...".
 
-    alt: what the figure shows, in words, for a reader who does not see it. Raises ValueError if it is empty.
+    alt: the same in words. Raises ValueError if it is empty, or if the figure has letters of less than 8 points.
     """
     if not alt.strip():
         raise ValueError("alt must say in words what the figure shows, it is empty")
-    display(fig)
+    png, size = retina_figure(fig, base64=True, dpi=2 * 96)
+    for text in fig.findobj(plt.Text):
+        if text.get_text() and text.get_fontsize() < 8:
+            raise ValueError(f"{text.get_text()!r} has {text.get_fontsize():g} points, but a letter has 8 or more")
+    display({"image/png": png, "text/plain": repr(fig)}, raw=True, metadata={"image/png": {"width": size["width"]}})
     plt.close(fig)
     display(Markdown(f"*Figure: {alt.strip()}*"))
 
@@ -44,12 +50,12 @@ def attention_map(weights, tokens, *, keys=None, titles=None, label="weight"):
     for axis, texts, size in zip(("head", "query", "key"), (titles, tokens, keys), heads.shape, strict=True):
         if len(texts) != size:
             raise ValueError(f"axis {axis} of weights is {size}, but there are {len(texts)} texts for it")
-
     fig, panels = plt.subplots(1, len(heads), figsize=SIZE, squeeze=False, sharey=True, layout="constrained")
     for panel, head, title in zip(panels[0], heads, titles, strict=True):
         image = panel.imshow(head.numpy(), cmap="Greys", vmin=0, vmax=heads.max().item())
-        panel.set_xticks(range(len(keys)), [_visible(text) for text in keys], rotation=90, fontsize=7)
-        panel.set_yticks(range(len(tokens)), [_visible(text) for text in tokens], fontsize=7)
+        turned = 90 * any(len(text) > 1 for text in keys)  # a letter stands upright
+        panel.set_xticks(range(len(keys)), [text.translate(VISIBLE) for text in keys], rotation=turned, fontsize=8)
+        panel.set_yticks(range(len(tokens)), [text.translate(VISIBLE) for text in tokens], fontsize=8)
         panel.set_title(title, fontsize=9)
     panels[0][0].set_ylabel("query: attends")
     panels[0][len(heads) // 2].set_xlabel("key: attended to")
@@ -78,8 +84,3 @@ def flow(score, reads):
     axes.text(3.1, 2.12, "scores", fontsize=9)
     axes.text(4.75, 1.6, "weights", fontsize=9)
     return fig
-
-
-def _visible(text):
-    """White space that can be seen on an axis."""
-    return text.replace("\n", "\\n").replace(" ", "\u2423")

@@ -1,5 +1,6 @@
 """Figures: what is drawn is what was given, with rows as queries, and no figure goes without words."""
 
+import base64
 import io
 import warnings
 
@@ -7,11 +8,11 @@ import matplotlib
 
 matplotlib.use("Agg")
 
-import matplotlib.colors
 import matplotlib.pyplot as plt
 import pytest
 import torch
 from IPython.display import Markdown
+from PIL import Image
 
 from synth_lib import plots
 
@@ -33,14 +34,40 @@ def images(fig):
     return [axes.images[0] for axes in fig.axes if axes.images]
 
 
-def test_show_displays_closes_then_captions(monkeypatch):
+def shown_by(monkeypatch, fig, alt):
+    """What show displays: (data, metadata, the numbers of the open figures), and the caption."""
     shown = []
-    monkeypatch.setattr(plots, "display", lambda thing: shown.append((thing, plt.get_fignums())))
+    monkeypatch.setattr(plots, "display", lambda thing, **more: shown.append((thing, more, plt.get_fignums())))
+    plots.show(fig, alt)
+    return shown
+
+
+def test_show_displays_closes_then_captions(monkeypatch):
     fig = plots.flow("Dense", "its own token")
-    plots.show(fig, " One bar.\n")
-    (first, open_first), (second, open_second) = shown
-    assert first is fig and open_first == [fig.number] and open_second == []
+    (first, more, _), (second, _, left) = shown_by(monkeypatch, fig, " One bar.\n")
+    assert first["text/plain"] == "<Figure size 650x220 with 1 Axes>" and more["raw"] and left == []
     assert isinstance(second, Markdown) and second.data == "*Figure: One bar.*"
+
+
+def test_show_has_two_pixels_for_each_point_of_the_screen(monkeypatch):
+    fig = plots.attention_map(torch.rand(1, 6, 6), "abcdef")
+    (data, more, _), _ = shown_by(monkeypatch, fig, "One map.")
+    picture = Image.open(io.BytesIO(base64.b64decode(data["image/png"])))
+    width = more["metadata"]["image/png"]["width"]
+    assert picture.width - 2 * width in (0, 1)
+    inches = fig.get_tightbbox().width + 2 * plt.rcParams["savefig.pad_inches"]
+    assert width == pytest.approx(96 * inches, abs=1), "a letter of 8 points is 8 points high"
+
+
+@pytest.mark.parametrize("small", ["label", "tick"])
+def test_show_refuses_letters_that_are_too_small_to_read(monkeypatch, small):
+    fig, axes = plt.subplots()
+    axes.text(0.5, 0.5, "read me", fontsize=8)
+    axes.text(0.5, 0.5, "", fontsize=7)
+    shown_by(monkeypatch, fig, "Letters of 8 points.")
+    axes.text(0.5, 0.5, "read me", fontsize=7.5) if small == "label" else axes.tick_params(labelsize=7)
+    with pytest.raises(ValueError, match=r"'.*' has 7(\.5)? points, but a letter has 8 or more"):
+        shown_by(monkeypatch, fig, "Letters of less.")
 
 
 @pytest.mark.parametrize("alt", ["", "  \n"])
@@ -74,6 +101,12 @@ def test_attention_maps_of_heads_share_one_scale():
 def test_one_head_has_the_title_that_it_is_given():
     of_one = [plots.attention_map(torch.rand(1, 2, 2), "ab", **options) for options in ({}, {"titles": ["mine"]})]
     assert [images(fig)[0].axes.get_title() for fig in of_one] == ["", "mine"]
+
+
+def test_single_letters_stand_upright_and_words_do_not_meet_their_neighbours():
+    for keys, turned in ((["7", "8", " "], 0), (["7", "10", "8"], 90)):
+        fig = plots.attention_map(torch.rand(3, 3), "abc", keys=keys)
+        assert [label.get_rotation() for label in fig.axes[0].get_xticklabels()] == [turned] * 3
 
 
 def test_white_space_is_visible_in_the_standard_font():

@@ -21,15 +21,14 @@ import math
 
 import torch
 from einops import einsum, rearrange
-from IPython.display import clear_output
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
-from tqdm import tqdm
 
 from synth_lib import plots
 from synth_lib.attention import Attention
 from synth_lib.checks import check, compare_guess
 from synth_lib.lab.curves import loss_curves
+from synth_lib.lab.patience import each
 from synth_lib.lab.starts import decaying_scores, shifted_scores, uniform_scores
 from synth_lib.lab.train import parameter_groups
 from synth_lib.models import LanguageModel
@@ -1157,28 +1156,27 @@ scores = axes_text(scores[0], "head query key", "scores")
 my_loss = {"your Random": None}
 
 # %%
-# Output varies: it is trained anew, and the last digits of training differ between machines.
 tokenizer, splits = shakespeare("characters", corpus="tinyshakespeare")
+_ = torch.manual_seed(0)
+scores = [OwnRandom(64, head=4, max_length=32) for _ in range(2)]  # one for each layer
+writer = LanguageModel(tokenizer.vocab, d_model=64, head=4, layer=2, max_length=32, score=scores)
+adam = torch.optim.AdamW(parameter_groups(writer, 0.003, weight_decay=0.1), betas=(0.9, 0.95))
+of_batches = torch.Generator().manual_seed(0)
+
+# %% [markdown]
+# 800 steps on windows of 32 characters. A bar shows the time left. You may interrupt: run the cell again, and it goes
+# on from there.
+
+# %%
+def one_step(step):
+    characters, following = random_windows(splits["train"], 32, 32, of_batches)
+    loss = nn.functional.cross_entropy(writer(characters).flatten(0, 1), following.flatten())
+    adam.zero_grad()
+    loss.backward()
+    adam.step()
 
 
-def train_writer(score_class, steps=800):
-    """Train a language model of two layers on windows of 32 characters: -> the model."""
-    torch.manual_seed(0)
-    scores = [score_class(64, head=4, max_length=32) for _ in range(2)]
-    model = LanguageModel(tokenizer.vocab, d_model=64, head=4, layer=2, max_length=32, score=scores)
-    adam = torch.optim.AdamW(parameter_groups(model, 0.003, weight_decay=0.1), betas=(0.9, 0.95))
-    generator = torch.Generator().manual_seed(0)
-    for _ in tqdm(range(steps), desc="training"):
-        characters, following = random_windows(splits["train"], 32, 32, generator)
-        loss = nn.functional.cross_entropy(model(characters).flatten(0, 1), following.flatten())
-        adam.zero_grad()
-        loss.backward()
-        adam.step()
-    clear_output()  # takes the progress bar away
-    return model
-
-
-writer = train_writer(OwnRandom)
+_ = each(range(800), one_step, unit="step")
 
 # %%
 # Output varies: the losses and the text come from the training above.

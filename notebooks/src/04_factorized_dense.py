@@ -476,7 +476,7 @@ for panel, word, row_picture in zip(panels, words, pictures, strict=True):
     image = panel.imshow(row_picture.numpy(), cmap="PuOr", vmin=-largest, vmax=largest)
     for r in range(3):
         for t in range(2):
-            panel.text(t, r, f"{row_picture[r, t]:.2f}", ha="center", va="center", fontsize=7,
+            panel.text(t, r, f"{row_picture[r, t]:.2f}", ha="center", va="center", fontsize=8,
                        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})
     panel.set_title(word, fontsize=9)
     panel.set_xticks([0, 1])

@@ -911,7 +911,7 @@ for number, (name, values) in enumerate(errors.items()):
 panel.set_xticks(ranks)
 panel.set_xlabel("rank k")
 panel.set_ylabel("error of the map (nats)")
-panel.legend()
+panel.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
 at_rank_1 = [values[0] for values in errors.values()]
 assert at_rank_1[0] == max(at_rank_1) and at_rank_1[3] == min(at_rank_1)
 assert all(error < log(12 / count) for error, count in zip(at_rank_1, (1, 2, 3, 6), strict=True))

@@ -31,6 +31,7 @@ from synth_lib import plots
 from synth_lib.attention import Attention
 from synth_lib.checks import check, compare_guess
 from synth_lib.lab import probes
+from synth_lib.lab.patience import each
 from synth_lib.lab.runner import read_record
 from synth_lib.lab.train import schedule
 from synth_lib.scores import make_score
@@ -360,7 +361,7 @@ print("before training: like a blind guess. After 200 steps: more than 0.95 of t
 # `probes.train_side_by_side` is the same loop for several models at once: it stacks their parameters along a new
 # axis, and `vmap` of torch runs one computation for the whole stack. Two things are added. $R$, $R_1$ and $R_2$
 # learn ten times faster, as in chapter 03. And the three frozen ones get three times the steps, at twice the
-# rate. It takes a minute.
+# rate. It takes half a minute to a minute. You may interrupt: run the cell again, and it goes on with the next S.
 
 # %%
 names = {
@@ -372,20 +373,26 @@ names = {
     "frozen Dense": "dense", "frozen dot product": "dot_product",
 }
 seeds = [0, 1, 2]
-trained, measured = {}, {}
 runs = [(task, seed) for task in draws for seed in seeds]
-for name, score in names.items():
-    frozen = name.startswith(("Fixed", "frozen"))
+
+
+def train_on_all(name):
+    """One S on three tasks with three seeds: -> its nine models, and the share of right answers of each."""
+    frozen, models = name.startswith(("Fixed", "frozen")), {}
     for task, seed in runs:
         torch.manual_seed(seed)
-        trained[name, task, seed] = OneLayer(score)
-        trained[name, task, seed].attention.score.requires_grad_(not frozen)
+        models[task, seed] = OneLayer(names[name])
+        models[task, seed].attention.score.requires_grad_(not frozen)
     probes.train_side_by_side(
-        [trained[name, *run] for run in runs], [draws[task] for task, _ in runs], [seed for _, seed in runs],
+        list(models.values()), [draws[task] for task, _ in runs], [seed for _, seed in runs],
         steps=600 if frozen else 200, batch=24, learning_rate=0.04 if frozen else 0.02,
     )
-    for task in draws:
-        measured[name, task] = [probes.accuracy(trained[name, task, seed], draws[task]) for seed in seeds]
+    return models, {(task, seed): probes.accuracy(models[task, seed], draws[task]) for task, seed in runs}
+
+
+of_name = each(names, train_on_all, unit="S")
+trained = {(name, *run): of_name[name][0][run] for name in names for run in runs}
+measured = {(name, task): [of_name[name][1][task, seed] for seed in seeds] for name in names for task in draws}
 assert len(trained) == 108
 
 # %% fold=true
@@ -955,7 +962,7 @@ for number, layer in enumerate((1, 2, 4)):
 panel.axhline(small_guess, color="grey", linewidth=1)
 panel.set_xlabel("training step")
 panel.set_ylabel("share of right answers")
-panel.legend(fontsize=8)
+panel.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)
 plots.show(
     fig,
     "share of right answers of Dense on pair, 6 positions, against the training step; a band from the lowest "

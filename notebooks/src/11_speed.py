@@ -29,6 +29,7 @@ from torch.nn import functional as F
 
 from synth_lib import fast, masks, plots
 from synth_lib.lab import measure
+from synth_lib.lab.patience import each
 from synth_lib.attention import Attention
 from synth_lib.checks import check, compare_guess
 from synth_lib.text.corpora import DATA
@@ -520,7 +521,7 @@ for name, tensors in kinds.items():
 
 # %% fold=true
 # @title The figure: who writes a map
-fig, panels = plt.subplots(1, 4, figsize=(7, 1.9), dpi=80, layout="constrained")
+fig, panels = plt.subplots(1, 4, figsize=(7, 1.9), layout="constrained")
 stored = {
     "plain\n(dot product, Dense)": 3, "fused\n(dot product, Dense)": 0, "Random,\nexpanded": 3, "Random,\none map": 1,
 }
@@ -1037,12 +1038,13 @@ for step, (operations, _) in forms(length=64).values():  # torch counts what the
     assert measure.operations(step) == operations
 
 # %% [markdown]
-# Now length 1024. "floors" is the measured time in floors of *your* machine, "speed" is against the plain dot product.
+# Now length 1024, in ten seconds or more. "floors" is the measured time in floors of *your* machine, "speed" is against
+# the plain dot product.
 
 # %%
 # Output varies: times differ between machines.
 six = forms(length=1024)
-times = measure.times({name: step for name, (step, _) in six.items()}, rounds=5)
+times = measure.times({name: step for name, (step, _) in six.items()}, rounds=5, progress=True)
 print(f"{'':>18}  floor ms  bound by  measured ms         quartiles  floors  speed")
 for name, (_, counts) in six.items():
     least, bound = floor(*counts, rate, bandwidth)
@@ -1123,19 +1125,25 @@ for name, (step, counts) in tiny.items():
 # ### Time and memory against length
 #
 # We divide time and memory by the number of scores, $l^2$ for each head and sentence. Then what grows with the square
-# of the length is a level line, and what grows with the length itself is halved from mark to mark.
+# of the length is a level line, and what grows with the length itself is halved from mark to mark. Five lengths take
+# about ten seconds. You may interrupt: run the cell again, and it goes on with the next.
 
 # %%
 lengths = (64, 128, 256, 512, 1024)
-curves = {}
-for length in lengths:
-    some = forms(length)
+
+
+def for_each_score(length):
+    """{form: its nanoseconds, those of its floor, and its bytes, for each score}"""
+    some, found = forms(length), {}
     times = measure.times({name: step for name, (step, _) in some.items()}, rounds=5, seconds=1)
     for name, (step, counts) in some.items():
         least, _ = floor(*counts, rate, bandwidth)
-        three = 1e6 * times[name]["ms"], 1e6 * least, measure.peak_bytes(step)  # ns, ns, bytes
-        curves[name, length] = [number / (4 * 4 * length**2) for number in three]
-del some
+        three = 1e6 * times[name]["ms"], 1e6 * least, measure.peak_bytes(step)
+        found[name] = [number / (4 * 4 * length**2) for number in three]
+    return found
+
+
+curves = each(lengths, for_each_score, unit="length")
 
 # %% fold=true
 # @title The figure: nanoseconds and bytes for each score
@@ -1143,21 +1151,22 @@ def against_length(ax, pair, column):
     """Two forms, and in the row of times their floors."""
     for number, name in enumerate(pair):
         style = dict(color=plots.COLOURS[1 + number], marker=plots.MARKERS[number], markersize=4)
-        ax.plot(lengths, [curves[name, length][column] for length in lengths], label=name, **style)
+        ax.plot(lengths, [curves[length][name][column] for length in lengths], label=name, **style)
         if column == 0:
-            floors = [curves[name, length][1] for length in lengths]
+            floors = [curves[length][name][1] for length in lengths]
             ax.plot(lengths, floors, color=plots.COLOURS[1 + number], linestyle=":")
-    slow, quick = (curves[name, lengths[-1]][column] for name in pair)
+    slow, quick = (curves[lengths[-1]][name][column] for name in pair)
     ax.set_title(f"at {lengths[-1]}: {slow / quick:.1f} to 1", fontsize=8)
     ax.set_xscale("log", base=2)
     ax.set_xticks(lengths, lengths)
-    ax.set_ylim(0, 1.4 * max(three[column] for three in curves.values()))
-    ax.legend(fontsize=7, loc="upper right")
+    ax.set_ylim(0, 1.1 * max(three[column] for found in curves.values() for three in found.values()))
+    if column == 0:
+        ax.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.15))
 
 
 pairs = [("dot product, plain", "dot product, fused"), ("Dense, plain", "Dense, fused"),
          ("Random, expanded", "Random, one map")]
-fig, panels = plt.subplots(2, 3, figsize=(8, 4.8), dpi=68, sharex=True, sharey="row", layout="constrained")
+fig, panels = plt.subplots(2, 3, figsize=(8, 4.8), sharex=True, sharey="row", layout="constrained")
 for row, column, label in ((0, 0, "ns for each score"), (1, 2, "peak bytes for each score")):
     for panel, pair in zip(panels[row], pairs, strict=True):
         against_length(panel, pair, column)
@@ -1191,7 +1200,7 @@ for name in names:
         steps[name, kind] = lambda layer=layer, kind=kind: (
             layer(x_long, need_weights=kind == "plain")[0].backward(upstream)
         )
-times = measure.times(steps, rounds=5, seconds=10)
+times = measure.times(steps, rounds=5, seconds=10, progress=True)
 print(f"{'':>20} {'plain: ms':>10} {'quartiles':>15} {'fast: ms':>10} {'quartiles':>15}")
 for name in names:
     cells = [f"{times[name, kind]['ms']:10.1f} {quartiles(times[name, kind]):>15}" for kind in ("plain", "fast")]
@@ -1240,7 +1249,7 @@ my_card = {"closest to its floor": None, "furthest from it": None, "speed of ran
 
 # %% fold=true
 # @title The figure: two roofs, and four forms under each
-fig, ax = plt.subplots(figsize=(6.8, 3.4), dpi=80, layout="constrained")
+fig, ax = plt.subplots(figsize=(7.5, 3), layout="constrained")
 roofs = {"our round numbers, float32": (100e9 / 20e9, 2), "the card, bfloat16": (card_rate / card_bandwidth, 1)}
 for number, (machine_name, (bend, times_bytes)) in enumerate(roofs.items()):
     colour = plots.COLOURS[1 + number]
@@ -1252,7 +1261,7 @@ for marker, name in zip("osDv", table, strict=True):
     ax.plot([], [], marker, color="0.4", label=name)
 ax.set(xscale="log", yscale="log", xlabel="operations for each byte")
 ax.set_ylabel("share of the multiplier\nthat can be busy")
-ax.legend(fontsize=7, loc="lower right", title="colour: the machine, marker: the form", title_fontsize=7)
+fig.legend(fontsize=8, loc="outside right center", title="colour: the machine,\nmarker: the form", title_fontsize=8)
 plots.show(
     fig,
     "two roofs that rise and bend to a level line at 1. With our round numbers the bend is at 5 operations "
@@ -1296,7 +1305,7 @@ compare_guess(my_card, {
 
 # %% fold=true
 # @title The figure: from the floor to the measured time
-fig, ax = plt.subplots(figsize=(6.5, 3.3), dpi=80, layout="constrained")
+fig, ax = plt.subplots(figsize=(6.5, 3.3), layout="constrained")
 floors, measured = [card_floor(name) for name in shown], [core[name, False]["ms"] for name in shown]
 ax.hlines(range(len(shown)), floors, measured, color="0.6", zorder=1)
 ax.plot(floors, range(len(shown)), "|", color=plots.COLOURS[2], markersize=12, label="floor")
@@ -1305,7 +1314,7 @@ ax.axvline(core["sdpa", False]["ms"], color="0.6", linestyle=":")
 ax.set_yticks(range(len(shown)), shown, fontsize=8)
 ax.invert_yaxis()
 ax.set(xscale="log", xlabel="ms, forward and backward")
-ax.legend(fontsize=8)
+ax.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
 plots.show(
     fig,
     "for nine forms on the card a bar from the floor to the measured time, on a logarithmic scale. Dense "

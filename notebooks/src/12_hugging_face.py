@@ -683,7 +683,7 @@ for number, (way, more) in enumerate(ways.items()):
 panel.set_ylim(1.9, 3.0)
 panel.set_xlabel("steps, those of the dot product included")
 panel.set_ylabel("validation loss (nats a character)")
-panel.legend()
+panel.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
 plots.show(
     fig,
     "validation loss against steps, four ways to start Random, three seeds each. The curves of one way lie close "

@@ -20,20 +20,21 @@
 # @title Imports
 import json
 import math
+import tempfile
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from statistics import mean
 
 import matplotlib.pyplot as plt
 import torch
-from IPython.display import clear_output
-from tqdm import tqdm
 
 from synth_lib import plots
 from synth_lib.checks import check, compare_guess
 from synth_lib.lab.curves import loss_curves
+from synth_lib.lab.patience import bar
 from synth_lib.lab.runner import read_record
 from synth_lib.lab.suites import GPU, LIVE_STEPS, LONGER_STEPS, NANOGPT, VARIANTS, settings_of, suite
 from synth_lib.lab.tasks import make_task
@@ -248,11 +249,13 @@ check("13.1", bigram_loss_pair_by_pair)
 # *warm-up*, the first twentieth of the steps, the learning rate rises along a line; then it falls along half a wave of
 # a cosine, to a tenth. Tables such as $R_1, R_2$ have 10 times the rate of the rest and no weight decay.
 #
-# The two cells train both, one on each core. Put 2,000 in place of `LIVE_STEPS` for the whole run, about three
-# times as long.
+# The two cells train both, one on each core, for one or two minutes; a bar shows the time left. You may interrupt: run
+# the second cell again, and it goes on. Put 2,000 in place of `LIVE_STEPS` for the whole run, about three times as
+# long.
 
 # %%
 steps = LIVE_STEPS
+checkpoints = tempfile.TemporaryDirectory()
 live = suite("live")
 settings_of_task = NANOGPT["language model"]
 length = settings_of_task["model"]["max_length"]
@@ -266,28 +269,32 @@ print(f"{steps} steps of {settings.batch} windows of {length} characters, each v
 
 # %%
 # Output varies: it is trained anew, and the last digits of training differ between machines.
-stop = threading.Event()
-with tqdm(total=steps * len(models), unit="step") as bar:
+stop, done = threading.Event(), {}
+kept = "All but the last 100 steps, or fewer, are kept: run this cell again, and it goes on."
+with bar(steps * len(models), "step", kept=kept) as shown:
 
-    def train_one(model, settings):
+    def train_one(variant, model, settings):
         torch.set_num_threads(1)
         draw_batch = task.batches(settings.batch)
 
         def get_batch(generator, step):
             if stop.is_set():
                 raise RuntimeError("stopped")
-            bar.update()
+            done[variant] = step
+            shown.update(sum(done.values()) - shown.n)
             return draw_batch(generator, step)
 
-        return train(model, get_batch, task.curve, settings, config={}, device="cpu", progress=False)
+        folder = Path(checkpoints.name) / variant
+        begun = (folder / "checkpoint.pt").exists()
+        where = dict(folder=folder, resume=begun, device="cpu", progress=False)
+        return train(model, get_batch, task.curve, settings, config={}, **where)
 
     with ThreadPoolExecutor(2) as pool:
         try:
-            jobs = {variant: pool.submit(train_one, *parts) for variant, parts in models.items()}
+            jobs = {variant: pool.submit(train_one, variant, *parts) for variant, parts in models.items()}
             records = {variant: job.result() for variant, job in jobs.items()}
         finally:
             stop.set()  # a Stop button ends both
-clear_output()  # takes the progress bar away
 
 live_loss = {variant: mean_loss(model, task.loss, task.test) for variant, (model, _) in models.items()}
 for name in COUNTED[1:3]:
@@ -304,7 +311,6 @@ assert max(live_loss.values()) < counted["2-gram"][0]
 # %%
 # Output varies: curves and texts come from the training above.
 fig = loss_curves({variant: [record["curve"][1:]] for variant, record in records.items()}, references=references)
-fig.set_dpi(80)
 plots.show(
     fig,
     "the validation loss of both models against the training step, from step 100 on. Both fall steeply at first and "
@@ -397,7 +403,6 @@ for title, others in {
     some = [variant for variant in lm if variant in ("Vanilla", *others)]
     if len(some) > 1:
         fig = loss_curves({variant: curves[variant] for variant in some}, references=references)
-        fig.set_dpi(64)
         plots.show(
             fig,
             f"validation loss against the training step, {title}: {', '.join(some)}. A line is the mean of the seeds, "
@@ -706,7 +711,7 @@ print(f"{'tuning, 667 steps':>26}, {'Vanilla':>18}{min(of_vanilla):8.3f} at its 
 
 # %% fold=true
 # @title The same as a figure
-fig, axes = plt.subplots(figsize=plots.SIZE, dpi=72, layout="constrained")
+fig, axes = plt.subplots(figsize=plots.SIZE, layout="constrained")
 lines = {f"{variant}, {name}": losses for name, table in {"tuning": of_tuning, "first version": of_first}.items()
          for variant, losses in table.items()}
 for number, (name, losses) in enumerate(lines.items()):

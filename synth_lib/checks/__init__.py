@@ -4,6 +4,7 @@ exercise    what an exercise is made of: inputs, right answers, known mistakes
 bank        the exercises, one file a chapter
 engine      finds the verdict
 runner      runs an answer once, and says what came of it
+show        how a notebook shows it
 compare     whether two results are the same
 guard       a time limit for an answer, and nothing of it left behind
 guess       a prediction beside what came out

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from synth_lib.checks import bank, guard
+from synth_lib.checks import bank, guard, show
 from synth_lib.checks.compare import bracketed, differ, difference, first_index, plain_copy, same_kind
 from synth_lib.checks.exercise import Draw
 from synth_lib.checks.runner import in_this_process
@@ -35,7 +35,7 @@ LOCK = threading.RLock()  # an answer prints, warns and sets torch for the whole
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check found. Its repr is what the reader sees.
+    """What a check found. Its repr is what the reader sees; a notebook shows the same as show.py lays it out.
 
     Attributes:
         key: the exercise.
@@ -51,6 +51,9 @@ class Verdict:
 
     def __repr__(self):
         return f"Exercise {self.key}: {self.message}" + (f"\n\n{self.shown}" if self.shown else "")
+
+    def _repr_html_(self):
+        return show.html(self, [mistake.section for mistake in find(self.key).wrong])
 
 
 def check(key, answer, *, seed=0, seconds=SECONDS):
@@ -91,13 +94,10 @@ class Progress:
         for chapter in sorted({verdict.key.split(".")[0] for verdict in self.verdicts}):
             own = [verdict for verdict in self.verdicts if verdict.key.split(".")[0] == chapter]
             left = [verdict for verdict in own if verdict.status != "right"]
-            names = ", ".join(f"{verdict.key} ({LEFT[verdict.status]})" for verdict in left)
+            names = ", ".join(f"{verdict.key} ({show.LOOKS[verdict.status][1]})" for verdict in left)
             right = f"{len(own) - len(left)} of {len(own)} exercises are right"
             lines.append(f"Chapter {chapter}: {right}." + (f" Left: {names}." if left else ""))
         return "\n".join(lines)
-
-
-LEFT = {"wrong": "not right yet", "not answered": "not answered yet", "missing": "its cell has not run"}
 
 
 def progress(notebook=None, *, seconds=SECONDS):

@@ -11,7 +11,7 @@ import os
 import statistics
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from math import prod
 from pathlib import Path
 
@@ -20,8 +20,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count, shape_wrapper
 
+from synth_lib.lab.patience import bar
 
-def times(steps, *, rounds=9, seconds=None, device="cpu"):
+
+def times(steps, *, rounds=9, seconds=None, device="cpu", progress=False):
     """How long each step takes: {name: {"ms", "low", "high", "rounds"}}, the median and the quartiles of the rounds.
 
     "rounds" says how many were made. Where the seconds were up before all of them, "low" and "high" are None: the
@@ -37,11 +39,12 @@ def times(steps, *, rounds=9, seconds=None, device="cpu"):
         device: on CUDA a time is that of the device, between two events. On a CPU it is what the processor spent on
             all threads of the process: waiting for other programs does not count, and to compare with a clock on the
             wall you need `torch.set_num_threads(1)`.
+        progress: show a progress bar with the time left, as long as no step is being timed.
 
     Raises:
         ValueError: rounds is less than 1.
     """
-    measured = measurements(steps, rounds=rounds, seconds=seconds, device=device)
+    measured = measurements(steps, rounds=rounds, seconds=seconds, device=device, progress=progress)
     found = {name: spread(milliseconds) | {"rounds": len(milliseconds)} for name, milliseconds in measured.items()}
     for numbers in found.values():
         if numbers["rounds"] < rounds:
@@ -49,21 +52,26 @@ def times(steps, *, rounds=9, seconds=None, device="cpu"):
     return found
 
 
-def measurements(steps, *, rounds=9, seconds=None, device="cpu"):
+def measurements(steps, *, rounds=9, seconds=None, device="cpu", progress=False):
     """What `times` takes the median of: {name: a list of milliseconds, one for each round that was run}."""
     if rounds < 1:
         raise ValueError(f"rounds is {rounds}, but at least 1 round has to be measured.")
     started = time.perf_counter()
     calls, measured = {}, {name: [] for name in steps}
-    for name, step in steps.items():
-        step()
-        # By the clock on the wall: a step that waits spends no time of the processor, but takes it all the same.
-        calls[name] = max(1, int(5 / max(_milliseconds(step, 1, device, waits=True), 0.001)))
-    for number in range(rounds):
-        if number and seconds is not None and time.perf_counter() - started > seconds:
-            break
+    with bar((1 + rounds) * len(steps), "measurement") if progress else nullcontext() as shown:
         for name, step in steps.items():
-            measured[name].append(_milliseconds(step, calls[name], device))
+            step()
+            # By the clock on the wall: a step that waits spends no time of the processor, but takes it all the same.
+            calls[name] = max(1, int(5 / max(_milliseconds(step, 1, device, waits=True), 0.001)))
+            if progress:
+                shown.update()
+        for number in range(rounds):
+            if number and seconds is not None and time.perf_counter() - started > seconds:
+                break
+            for name, step in steps.items():
+                measured[name].append(_milliseconds(step, calls[name], device))
+                if progress:
+                    shown.update()
     return measured
 
 

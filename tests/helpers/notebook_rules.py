@@ -1,6 +1,7 @@
 """The rules that strict nbval misses: a rule takes a notebook and returns its violations as sentences."""
 
 import ast
+import base64
 import copy
 import io
 import itertools
@@ -104,7 +105,7 @@ def checked_patterns(source, known):
 
 
 def rule_format(notebook, name):
-    """Valid nbformat 4.5, a kernelspec and no other metadata, unique ids, counts 1..n, no times, at most 300 kB.
+    """Valid nbformat 4.5, the metadata of every machine, unique ids, counts 1..n, no times, at most 300 kB.
 
     VS Code and PyCharm choose the kernel by the kernelspec, and keep a cell's answers by its id.
     """
@@ -169,6 +170,24 @@ def rule_captions(notebook, name):
                 caption = after[0].get("data", {}).get("text/markdown", "") if after else ""
                 if not caption.startswith(CAPTION) or len(caption) < len(CAPTION) + 20:
                     problems.append(say(cell, "a figure has no caption: use plots.show(fig, alt)"))
+    return problems
+
+
+def rule_sharp_figures(notebook, name):
+    """A figure has two pixels for each that it takes on a page, in which it fits: nothing shrinks its letters.
+
+    That none has less than 8 points, plots.show sees to.
+    """
+    problems = []
+    for cell in code_cells(notebook):
+        for output in cell.outputs:
+            if png := output.get("data", {}).get("image/png"):
+                pixels = int.from_bytes(base64.b64decode(png[:32])[16:20], "big")  # where PNG writes its width
+                width = output.metadata.get("image/png", {}).get("width", 0)
+                if pixels not in (2 * width, 2 * width + 1):
+                    problems.append(say(cell, f"a figure has {pixels} pixels on {width}: use plots.show(fig, alt)"))
+                if width > 800:
+                    problems.append(say(cell, f"a figure is {width} pixels wide, a page has 800: make it narrower"))
     return problems
 
 

@@ -2,6 +2,8 @@
 
 import itertools
 import os
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -219,6 +221,22 @@ def test_times_has_no_quartiles_where_fewer_rounds_were_made_than_asked_for(cloc
 def test_a_step_that_waits_is_called_as_often_as_the_clock_on_the_wall_says_and_costs_no_time(clock):
     found = measure.times({"waits": clock.step("waits", 1, waits=3)}, rounds=3)
     assert len(clock.log) == 2 + 3 and found["waits"]["ms"] == 1
+
+
+def test_a_progress_bar_reaches_its_end_and_is_in_no_time(clock, monkeypatch):
+    shown = []
+
+    @contextmanager
+    def bar(total, unit):
+        shown.append(total)
+        yield SimpleNamespace(update=lambda: (shown.append(1), clock.step("bar", 1000)()))
+
+    monkeypatch.setattr(measure, "bar", bar)
+    steps = {"one": clock.step("one", 300), "other": clock.step("other", 6)}
+    found = measure.times(steps, rounds=5, progress=True)
+    assert shown[0] == sum(shown[1:]) == 12 and [time["ms"] for time in found.values()] == [300, 6]
+    shown.clear()
+    assert measure.times(steps, rounds=5) == found and shown == []
 
 
 def test_measurements_are_one_for_each_round_that_was_run():

@@ -1,7 +1,11 @@
 """Each rule of notebook_rules.py bites: it accepts a small right notebook and refuses a small wrong one."""
 
+import base64
+import io
+
 import pytest
 from nbformat import v4
+from PIL import Image
 
 from tests.helpers import notebook_rules as rules
 from tools.build_notebooks import FOLDED, notebook_metadata
@@ -40,6 +44,15 @@ def with_changes(change):
 
 
 IMAGE = shows(image_png="aGVsbG8=", text_plain="<Figure size 500x300 with 1 Axes>")
+
+
+def figure(pixels, **metadata):
+    """A picture of so many pixels in a row, and what its output says of it."""
+    Image.new("P", (pixels, 1)).save(file := io.BytesIO(), "PNG")
+    data = {"image/png": base64.b64encode(file.getvalue()).decode()}
+    return v4.new_output("display_data", data=data, metadata={"image/png": metadata} if metadata else {})
+
+
 CAPTION = shows(text_markdown="*Figure: a map of 6 rows, darkest on the diagonal.*")
 EXERCISE = "def answer(x):\n    ### BEGIN SOLUTION\n    return x.softmax(dim=-1)\n    ### END SOLUTION"
 BLANK = "def answer(x):\n    raise NotImplementedError"
@@ -54,6 +67,7 @@ RIGHT = {
         notebook(code("x", shows(text_html='<td style="width: 12.34567px">1.5</td>'))),
     ],
     "rule_captions": [notebook(code("show(fig, alt)", IMAGE, CAPTION, IMAGE, CAPTION))],
+    "rule_sharp_figures": [notebook(code("show(fig, alt)", figure(1600, width=800), CAPTION, figure(801, width=400)))],
     "rule_no_remote_image": [
         notebook(v4.new_markdown_cell("[a link](https://arxiv.org/abs/2005.00743) ![local](picture.png)"))
     ],
@@ -109,7 +123,8 @@ RIGHT = {
 WRONG = {
     "rule_format": [
         with_changes(lambda nb: setattr(nb, "nbformat_minor", 4)),
-        with_changes(lambda nb: nb.metadata.update(language_info={"version": "3.11.7"})),
+        with_changes(lambda nb: nb.metadata.pop("language_info")),
+        with_changes(lambda nb: nb.metadata.language_info.update(version="3.11.7")),
         with_changes(lambda nb: nb.metadata.kernelspec.update(name="my-kernel")),
         with_changes(lambda nb: nb.metadata.kernelspec.update(language="julia")),
         with_changes(lambda nb: nb.metadata.kernelspec.pop("display_name")),
@@ -140,6 +155,11 @@ WRONG = {
         notebook(code("plt.show()", CAPTION, IMAGE)),
         notebook(code("plt.show()", IMAGE, IMAGE, CAPTION)),
         notebook(code("plt.show()", IMAGE, shows(text_markdown="*Figure: map*"))),
+    ],
+    "rule_sharp_figures": [
+        notebook(code("show(fig, alt)", figure(800, width=800))),
+        notebook(code("show(fig, alt)", figure(1602, width=801))),
+        notebook(code("plt.show()", figure(800))),
     ],
     "rule_no_remote_image": [
         notebook(v4.new_markdown_cell("![a map](https://example.org/map.png)")),

@@ -183,11 +183,13 @@ def test_a_link_to_a_source_file_goes_to_the_address_or_is_plain(site, addressed
     assert canonical == "https://someone.github.io/course/results.html"
 
 
-def test_a_verdict_wraps(site):
-    verdicts = site[2]["notebooks/00_start_here.html"].select(".cell.tag_verdict .cell_output pre")
-    assert verdicts and all(tag.text.startswith("Exercise 00.") for tag in verdicts)
-    style = (site[0] / "_static" / "book.css").read_text(encoding="utf8")
-    assert re.search(r"\.tag_verdict \.cell_output pre \{\s*white-space: pre-wrap;", style)
+def test_a_verdict_is_laid_out_and_leads_to_its_section(site):
+    page = site[2]["notebooks/00_start_here.html"]
+    heads = [tag.text for tag in page.select(".cell_output strong")]
+    for head in ("○ Exercise 00.1: not answered yet", "✗ Exercise 00.1: not right yet", "✓ Exercise 00.1: right"):
+        assert head in heads
+    [link] = page.select('.cell_output a[href^="#"]')
+    assert page.find(id=link["href"][1:]).find(["h2", "h3"]).text.startswith(link.text)
 
 
 def test_every_recorded_file_is_told(site):

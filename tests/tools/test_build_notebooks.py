@@ -1,8 +1,17 @@
 """The build: what it makes of a small source, and what it refuses."""
 
+import base64
+from io import BytesIO
+
 import nbformat
 import pytest
+from matplotlib.colors import to_rgb
+from nbconvert import PythonExporter
+from nbformat import v4
+from PIL import Image
 
+from synth_lib import plots
+from tests.helpers.notebook_rules import rule_sharp_figures
 from tools import build_notebooks
 from tools.build_notebooks import (
     FOLDED,
@@ -11,6 +20,7 @@ from tools.build_notebooks import (
     build_chapter,
     cut_solution,
     execute,
+    notebook_metadata,
     read_source,
     targets,
 )
@@ -58,9 +68,29 @@ def test_both_notebooks_are_executed_and_written(source, tmp_path):
         code = [cell for cell in notebook.cells if cell.cell_type == "code"]
         assert [cell.execution_count for cell in code] == [1, 2, 3, 4, 5]
         assert code[1].outputs[0].text == "hello 2\n"
-        assert set(notebook.metadata) == {"kernelspec"}
+        assert set(notebook.metadata) == {"kernelspec", "language_info"}
+        assert PythonExporter().from_notebook_node(notebook)[1]["output_extension"] == ".py"
         assert not any("execution" in cell.metadata for cell in notebook.cells)
     assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_figures_are_stored_sharp_and_small_in_the_same_colours(tmp_path):
+    draw = """
+import matplotlib.pyplot as plt
+from synth_lib import plots
+fig, axes = plt.subplots(figsize=(7, 3))
+axes.bar(range(7), [1] * 7, color=plots.COLOURS, width=1)
+plots.show(fig, "Seven bars, a colour each.")
+"""
+    notebook = execute(v4.new_notebook(cells=[v4.new_code_cell(draw)], metadata=notebook_metadata()), tmp_path)
+    [output, caption] = notebook.cells[0].outputs
+    picture = Image.open(BytesIO(base64.b64decode(output.data["image/png"])))
+    assert rule_sharp_figures(notebook, "") == [] and picture.width > 1000
+    assert picture.mode == "P" and len(output.data["image/png"]) < 12_000
+    found = [colour for number, colour in picture.convert("RGB").getcolors() if number > 10_000]
+    for colour in plots.COLOURS:
+        wanted = [int(255 * part + 0.5) for part in to_rgb(colour)]
+        assert any(max(abs(a - b) for a, b in zip(one, wanted, strict=True)) < 6 for one in found), colour
 
 
 def test_an_unchanged_chapter_is_left_alone(source, tmp_path):

@@ -1,12 +1,15 @@
 """The first `make` says how far it is: large downloads by size, a line that counts, and pip's own words if it stops."""
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
 import pytest
+from jupyterlab.commands import get_app_dir
 
 from tools import install
 
@@ -87,3 +90,15 @@ def test_make_in_a_folder_that_is_not_ones_own_says_what_to_do():
         os.chmod(folder, 0o755)
     assert done.stdout == "You may not write in this folder, and make and JupyterLab must: copy it to one of yours.\n"
     assert done.returncode and "Traceback" not in done.stderr and len(done.stderr.splitlines()) <= 1
+
+
+def test_jupyterlab_asks_nothing_before_the_first_chapter():
+    """Else a box about news lies on its text. The names are those that the installed JupyterLab knows."""
+    [folder] = re.findall(r"--LabApp.app_settings_dir=(\S+)", (ROOT / "Makefile").read_text(encoding="utf8"))
+    settings = json.loads((ROOT / folder / "overrides.json").read_text(encoding="utf8"))
+    schemas = Path(get_app_dir()) / "schemas"
+    for plugin, values in settings.items():
+        name, part = plugin.split(":")
+        known = json.loads((schemas / name / f"{part}.json").read_text(encoding="utf8"))["properties"]
+        assert values.keys() <= known.keys()
+    assert settings["@jupyterlab/apputils-extension:notification"]["fetchNews"] == "false"

@@ -43,13 +43,13 @@ def repository(tmp_path_factory):
     return folder.as_uri()
 
 
-def run(folder, before="", **environment):
+def run(folder, before="", address=("", "main"), without_cell=False, **environment):
     """Run the set-up cell and then an import, in `folder`, in a Python that has no synth_lib installed."""
-    cell = opening_cells("notebooks/02_dense.ipynb", "", "main")[-1].source
+    cell = "" if without_cell else opening_cells("notebooks/02_dense.ipynb", *address)[-1].source
     # -S leaves the installed packages out; named as plain folders, all but an editable synth_lib are back.
     packages = [path for path in sys.path if path.endswith("site-packages")]
     script = folder / "cell.py"
-    script.write_text(f"import sys\nsys.path += {packages!r}\n{before}\n{cell}\n{PROBE}", encoding="utf8")
+    script.write_text(f"import sys\nsys.path += {packages!r}\n{before}\n{cell}\n{cell and PROBE}", encoding="utf8")
     ours = ("SYNTH_", "PYTHONPATH", "PYTHONSAFEPATH")  # a path may lead to a synth_lib
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return subprocess.run(
@@ -111,7 +111,7 @@ subprocess.run = run
 def test_an_address_that_cannot_be_reached_is_one_sentence(tmp_path):
     for address in ("http://127.0.0.1:9/name.git", (tmp_path / "nowhere").as_uri()):
         message = last_line(run(tmp_path, SYNTH_REPO=address))
-        assert message.startswith(f"RuntimeError: The repository {address} at main cannot be fetched (")
+        assert message.startswith(f"SetUpError: The repository {address} at main cannot be fetched (")
     assert not (tmp_path / "synthesizers").exists()
 
 
@@ -122,13 +122,58 @@ def test_a_branch_that_does_not_exist_is_named(tmp_path, repository):
 
 def test_without_an_address_it_says_what_to_do(tmp_path):
     message = last_line(run(tmp_path))
-    assert message.startswith(f"RuntimeError: synth_lib is neither in the working directory, {tmp_path}, nor above it")
-    assert message.endswith(": open this notebook in its repository or set SYNTH_REPO.")
+    assert message.startswith(f"SetUpError: synth_lib is not in {tmp_path} nor above it: open this notebook in its")
+    assert "put a cell above this one with the line %env SYNTH_REPO=https://..., its address, and run both" in message
+
+
+def test_a_notebook_shows_the_sentence_alone(tmp_path):
+    cell = opening_cells("notebooks/02_dense.ipynb", "", "main")[-1].source
+    script = f"""
+import os
+from IPython.core.interactiveshell import InteractiveShell
+os.environ["HOME"] = {str(tmp_path)!r}
+shell = InteractiveShell.instance(colors="NoColor")
+shell.run_cell({cell!r})
+shell.run_cell("1 / 0")
+"""
+    result = run(tmp_path, script, without_cell=True)
+    sentence, *other = result.stdout.strip().split("\n")
+    assert sentence.startswith("Set-up: synth_lib is not in") and "%env SYNTH_REPO=" in sentence
+    assert "Traceback" in "".join(other[:2]), "another error has its traceback"
+
+
+def test_quotation_marks_around_an_address_do_not_count(tmp_path, repository):
+    result = run(tmp_path, SYNTH_REPO=f' "{repository}"', SYNTH_REF="'v1'")
+    assert found(result) == tmp_path.resolve() / "synthesizers"
+
+
+def test_an_empty_address_is_none(tmp_path, repository):
+    assert "put a cell above this one" in last_line(run(tmp_path, SYNTH_REPO=""))
+    result = run(tmp_path, SYNTH_REPO="''", SYNTH_REF="", address=(repository, "v1"))
+    assert found(result) == tmp_path.resolve() / "synthesizers", "the address that the build knows is used"
+
+
+def test_another_repository_is_not_taken_for_the_library(tmp_path, repository):
+    other = tmp_path / "other"
+    subprocess.run(["git", "clone", "--quiet", "--no-checkout", repository, str(other)], check=True)
+    who = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
+    subprocess.run(["git", "checkout", "--quiet", "--orphan", "main2"], cwd=other, check=True)
+    subprocess.run(["git", "rm", "--quiet", "--cached", "-r", "."], cwd=other, check=True)
+    subprocess.run(["git", *who, "commit", "--quiet", "--allow-empty", "-m", "empty"], cwd=other, check=True)
+    message = last_line(run(tmp_path, SYNTH_REPO=other.as_uri(), SYNTH_REF="main2"))
+    assert "at main2 cannot be fetched (" in message and "whole/synth_lib'); git is needed." in message
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cell.py", "other"]
 
 
 def test_without_git_it_says_so(tmp_path, repository):
     message = last_line(run(tmp_path, SYNTH_REPO=repository, PATH=str(tmp_path)))
-    assert message == "RuntimeError: git is missing: install git, then run this cell again."
+    assert "cannot be fetched ([Errno 2] No such file or directory: 'git'); git is needed." in message
+
+
+def test_where_nothing_can_be_written_it_says_so(tmp_path, repository):
+    refuse = "import tempfile\n\ndef full(**options):\n    raise PermissionError(13, 'Permission denied', 'here')"
+    message = last_line(run(tmp_path, f"{refuse}\ntempfile.TemporaryDirectory = full", SYNTH_REPO=repository))
+    assert "cannot be fetched ([Errno 13] Permission denied: 'here')" in message
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, Path.touch], ids=["folder", "file"])

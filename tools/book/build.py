@@ -14,6 +14,7 @@ import os
 import re
 import shutil
 import sys
+from html import unescape
 from pathlib import Path
 
 import nbformat
@@ -108,16 +109,17 @@ def fill(text, chapters, solutions):
 
 
 def adapted(cell):
-    """A copy of a code cell as the site shows it: a fold has the cell's title, and a verdict may wrap."""
+    """A copy of a code cell as the site shows it: its fold is named, and a verdict links to the site's anchors."""
     cell = nbformat.from_dict(cell)
     cell.source = "\n".join(line for line in cell.source.split("\n") if line.strip() not in (BEGIN, END))
     tags = cell.metadata.get("tags", [])
     if "hide-input" in tags:
         title = cell.source.partition("\n")[0].removeprefix(TITLE).partition(" {")[0]
         cell.metadata["mystnb"] = {"code_prompt_show": title, "code_prompt_hide": title}
-    results = [output for output in cell.get("outputs", []) if output.output_type == "execute_result"]
-    if any(output.data.get("text/plain", "").startswith("Exercise ") for output in results):
-        cell.metadata["tags"] = [*tags, "verdict"]
+    for output in cell.get("outputs", []):
+        if "text/html" in output.get("data", {}):
+            text = output.data["text/html"]
+            output.data["text/html"] = re.sub(r'(?<=href="#)[^"]+', lambda match: slug(unescape(match[0])), text)
     return cell
 
 
@@ -152,7 +154,7 @@ def chapter(path, solutions):
     cells = [adapted(cell) if cell.cell_type == "code" else nbformat.from_dict(cell) for cell in cells]
     for number, cell in enumerate(cells):  # a check stands in both
         cell.id = f"cell-{number}"
-    return v4.new_notebook(cells=cells, metadata={**blank.metadata, "language_info": {"name": "python"}})
+    return v4.new_notebook(cells=cells, metadata=blank.metadata)
 
 
 def write_sources(folder, solutions, repository, ref):
