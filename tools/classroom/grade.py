@@ -223,6 +223,10 @@ def mark_names(rows, handed_in, folder):
         name = unicodedata.normalize("NFKC", " ".join(submissions.COPY.sub("", student).split())).casefold()
         alike.setdefault(name, []).append(row)
         loose = [path for path in submission.notebooks if path.parent == folder]
+        inside = [path.relative_to(folder).parts[1:] for path in submission.notebooks if path.parent != folder]
+        parts = sorted({parts[0] for parts in inside if len(parts) > 1})
+        if len(parts) > 1 and row["twice"]:
+            ask_for_a_look(row, f"{' and '.join(parts[:5])} hold notebooks of one chapter: are they one student's?")
         if 0 < len(loose) < len(submission.notebooks):
             ask_for_a_look(row, f'"{student}" is a folder and a file beside it; both are taken for one student\'s')
         elif len(loose) > 1 and (row["twice"] or any(submissions.is_copy(path.name) for path in loose)):

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 LARGEST = 25 * 2**20  # unfolded, JSON can take 20 times as much
+DEEPEST = 12  # folders in folders
 SUFFIXES = (".ipynb", ".ipynb.txt", ".ipynb.json", ".json")
 ENDING = re.compile(r"(\.ipynb)?(\.tar)?\.(ipynb|json|txt|md|py|html?|pdf|docx?|odt|zip|7z|rar|tgz|gz|tar)$", re.I)
 COPY = re.compile(r"^((copy|kopie) (of|von) )+|( - copy| copy( \d+)?|-copy\d*| ?\(\d+\))+$", re.I)
@@ -76,7 +77,7 @@ def owner(file, stems):
     whole = ENDING.sub("", file)
     name = COPY.sub("", whole)
     chapter = re.search(rf"[ _-]*({'|'.join(map(re.escape, stems)) or '(?!)'})$", name, re.I)
-    return (name[: chapter.start()] if chapter else name) or whole  # the copy of a chapter's file is somebody's
+    return (name[: chapter.start()] if chapter else name) or whole or file  # a chapter alone is nobody
 
 
 def is_copy(file):
@@ -84,13 +85,24 @@ def is_copy(file):
 
 
 def look_through(folder):
-    """A student's folder. -> Submission"""
-    notebooks, others, skipped = [], [], []
+    """A student's folder. -> Submission, whatever lies in it"""
+    own, skipped = Submission([], []), []
 
     def closed(error):
-        others.append(f"{Path(error.filename).relative_to(folder)} (it cannot be opened)")
+        own.others.append(f"{str(Path(error.filename).relative_to(folder))[:200]} (it cannot be opened)")
 
+    try:
+        walk(folder, closed, own.notebooks, own.others, skipped)
+    except OSError as error:
+        closed(error)
+    return Submission(sorted(own.notebooks), sorted(own.others or ([] if own.notebooks else skipped)))
+
+
+def walk(folder, closed, notebooks, others, skipped):
     for place, folders, files in os.walk(folder, onerror=closed):
+        if place.count(os.sep) - str(folder).count(os.sep) >= DEEPEST:
+            others += [f"{os.path.relpath(place, folder)[:200]}/... (too deep to be looked through)"] * bool(folders)
+            folders.clear()
         place, environment = Path(place), "pyvenv.cfg" in files
         roots = [one for one in (place, *place.parents) if one.is_relative_to(folder)]
         root = next((one for one in roots if (one / "synth_lib" / "checks").is_dir()), None)  # of a hand-out
@@ -99,16 +111,17 @@ def look_through(folder):
             if path.is_symlink() and (is_folder or not path.name.lower().endswith(SUFFIXES)):
                 others.append(f"{name} (a link)")
             elif environment and path.name.lower() in OF_AN_ENVIRONMENT:
+                skipped.append(name)
                 folders[:] = [one for one in folders if one != path.name]
             elif is_folder and path.name in SKIPPED:
                 skipped.append(name)
                 folders.remove(path.name)
-                if path.name == ".ipynb_checkpoints":  # copies, if what they are copies of is there
-                    copies = {re.sub("-checkpoint", "", one.name): one for one in sorted(path.glob("*.ipynb"))}
-                    others += [str(copies[one].relative_to(folder)) for one in copies.keys() - set(files)]
+                inside = {re.sub("-checkpoint", "", one.name): one for one in path.glob("*.ipynb")}  # Jupyter's copies
+                lone = [one for file, one in inside.items() if file not in files and not LEFT.fullmatch(file)]
+                others += [str(one.relative_to(folder)) for one in lone]
             elif is_folder and not path.name.lower().endswith(SUFFIXES):
                 continue
-            elif LEFT.fullmatch(path.name) or (place == root and path.name in OF_A_HAND_OUT):
+            elif LEFT.fullmatch(path.name) or (place == root and is_ours(path)):
                 skipped.append(name)
             elif path.name.lower().endswith(SUFFIXES) and is_notebook(path):
                 notebooks.append(path)
@@ -118,7 +131,13 @@ def look_through(folder):
                 continue
             elif not is_folder:
                 others.append(name)
-    return Submission(sorted(notebooks), sorted(others or ([] if notebooks else skipped)))
+
+
+def is_ours(path):
+    """Whether a file beside the library is as it was handed out; a README may hold answers."""
+    if path.name != "README.md":
+        return path.name in OF_A_HAND_OUT
+    return path.read_bytes().rstrip().endswith(b"you can do without.")
 
 
 def is_notebook(path):

@@ -349,6 +349,45 @@ def test_a_hand_out_and_an_environment_that_come_back_hold_no_work_of_their_own(
     assert others == [f"course/{name}" for name in ("bin/mine.py", "settings.json", "synth_lib/answers.py")]
 
 
+def test_folders_in_folders_end_the_grading_of_nobody(tmp_path):
+    """A thousand of them would end Python's own walk through them, and so everybody's grading."""
+    put(tmp_path / "ann", "02_dense.ipynb")
+    here = os.getcwd()
+    try:
+        os.chdir(tmp_path / "ann")
+        for _ in range(1100):
+            os.mkdir("d")
+            os.chdir("d")
+    finally:
+        os.chdir(here)
+    notebooks, (deep,) = handed_in_by("ann", tmp_path)
+    assert notebooks == ["02_dense.ipynb"] and deep.endswith("d/... (too deep to be looked through)")
+    subprocess.run(["rm", "-rf", str(tmp_path / "ann" / "d")], check=True)
+
+
+def test_what_a_student_hides_where_programs_write_is_found(handed_out, tmp_path):
+    put(tmp_path / "ann", "02_dense.ipynb", "__pycache__/work.ipynb", ".git/more.ipynb")
+    put(tmp_path / "bob", "pyvenv.cfg", "lib/answers.ipynb")
+    shutil.copytree(handed_out, tmp_path / "cem")
+    with open(tmp_path / "cem" / "README.md", "a", encoding="utf8") as file:
+        file.write("My answer to 02.1 is ...\n")
+    assert handed_in_by("ann", tmp_path) == (["02_dense.ipynb"], [".git/more.ipynb", "__pycache__/work.ipynb"])
+    assert handed_in_by("bob", tmp_path) == ([], ["lib", "pyvenv.cfg"])
+    assert handed_in_by("cem", tmp_path)[1] == ["README.md"]
+
+
+def test_folders_of_two_students_in_one_ask_for_a_look(tmp_path):
+    put(tmp_path, "class/ann/02_dense.ipynb", "class/bob/02_dense.ipynb")
+    put(tmp_path, "eve/02_dense.ipynb", "eve/old/02_dense.ipynb")
+    handed_in = submissions.find(tmp_path)
+    course = courses.read(["02"])
+    result = NOTHING | {"verdicts": dict.fromkeys(course.chapters["02"].points, RIGHT)}
+    rows = [grading_tool.row_of(name, [result] * 2, course) for name in handed_in]
+    grading_tool.mark_names(rows, handed_in, tmp_path)
+    assert [row["needs_review"] for row in rows] == [True, False]
+    assert "ann and bob" in rows[0]["reason"]
+
+
 def test_the_copy_of_a_notebook_is_that_students(tmp_path):
     put(tmp_path, "ann_02_dense.ipynb", "ann_01_dot_product (1).ipynb", "Copy of bob.ipynb", "bob/a.ipynb")
     put(tmp_path, "cem-Copy1.ipynb", "cem.ipynb", "02_dense.ipynb", "02_dense (1).ipynb", "j.smith", "j.doe")
