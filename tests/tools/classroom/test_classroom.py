@@ -578,7 +578,7 @@ def test_a_check_says_the_same_in_class(graded, kind):
     """Of what an answer does beside its task, too, and of the line where it stops."""
     source, space, file = BAD + BESIDE[kind], {"torch": torch}, f"<cell of {kind}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    there = graded(light("02", {"02.1": source})).verdicts["02.1"]
+    there = graded(notebook(["import torch", source])).verdicts["02.1"]  # the five others are no matter here
     exec(compile(source, file, "exec"), space)
     here = in_this_process(space["linear_scores"], io.StringIO(), engine.PRINTED)
     verdict = engine.judge(checks.find("02.1"), here, seed=COURSE.seed, seconds=300)
@@ -929,7 +929,7 @@ KINDS = {
 @can_grade
 @pytest.mark.parametrize("kind", KINDS)
 def test_grader_and_notebook_name_the_same_kind(graded, kind):
-    result = graded(light("02", {"02.1": "from torch import nn\n" + BAD + KINDS[kind]}))
+    result = graded(notebook(["import torch\nfrom torch import nn", BAD + KINDS[kind]]))
     space = {"torch": torch, "nn": nn}
     exec(BAD + KINDS[kind], space)
     here = checks.check("02.1", space["linear_scores"])
