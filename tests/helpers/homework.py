@@ -1,6 +1,7 @@
 """Notebooks as students hand them in, made from the chapters' sources."""
 
 import dataclasses
+import functools
 import re
 
 import pytest
@@ -29,13 +30,18 @@ def notebook(cells):
     return {"nbformat": 4, "nbformat_minor": 4, "metadata": {}, "cells": [code(cell) for cell in cells]}
 
 
+@functools.cache
+def solutions(chapter):
+    cells = build(COURSE.chapters[chapter].path, True).cells
+    return [(cell.metadata.exercise, cell.source) for cell in cells if "exercise" in cell.metadata]
+
+
 def light(chapter, answers=None):
     """A notebook of a chapter without its lesson: imports, and the solution of each exercise or another answer."""
-    solved = [cell for cell in build(COURSE.chapters[chapter].path, True).cells if "exercise" in cell.metadata]
     answers = answers or {}
     lesson = COURSE.chapters[chapter].lesson
     imports = [text for text in lesson if re.match(r"(# @title .*\n)?(import|from) ", text)][:1]
-    return notebook([*imports, *(answers.get(cell.metadata.exercise, cell.source) for cell in solved)])
+    return notebook([*imports, *(answers.get(key, source) for key, source in solutions(chapter))])
 
 
 def statuses(result):

@@ -143,14 +143,16 @@ def chapters_of(handed_in):
     course, numbers = courses.read(), set()
     for path in (path for submission in handed_in.values() for path in submission.notebooks):
         try:
-            numbers.add(submissions.recognise(submissions.read(path), course.chapters, path.name))
+            cells = submissions.read(path)
+            numbers.add(number := submissions.recognise(cells, course.chapters, path.name))
+            numbers |= {key[:2] for key in submissions.foreign(cells, number, course.chapters)}
         except (submissions.Refused, OSError):
             continue
     return sorted(numbers)
 
 
 def row_of(student, results, course, others=()):
-    """One student's row, from the results of all their notebooks. others: the files that are no notebooks."""
+    """One student's row, from the results of all their notebooks. others: what else they handed in, as names."""
     exercises, notes, reasons, of_exercises = {}, [], [], []
     unread = f"not read: {', '.join(first(others, 5))} (a notebook ends with .ipynb; unpack archives)" if others else ""
     refused = [result["refused"] for result in results if result["refused"]]
@@ -167,7 +169,7 @@ def row_of(student, results, course, others=()):
             notes.append(f"There are {counted[chapter.number]} notebooks of chapter {chapter.number}; the best counts.")
         if not own:
             if not refused:  # else what was refused may be it
-                reasons.append(f"chapter {chapter.number}: nothing handed in" + (f"; {unread}" if others else ""))
+                reasons.append(f"chapter {chapter.number}: nothing handed in")
         elif {exercises[key][0] for key in chapter.points} == {"not answered"}:
             reasons.append(f"chapter {chapter.number}: nothing answered")
         else:
@@ -177,7 +179,9 @@ def row_of(student, results, course, others=()):
                     of_exercises.append(f"{key}: not answered")
                 elif status == "wrong" or (status == "not graded" and not refused):
                     of_exercises.append(f"{key}: {'could not be run: ' * (status == 'not graded')}{message}")
-    reasons += first(refused, 5) + of_exercises
+    elsewhere = [text for result in results for text in result.get("elsewhere", ())]
+    reasons += first(refused, 5) + elsewhere + [unread] * bool(others) + of_exercises
+    notes += elsewhere + [f"N{unread[1:]}."] * bool(others)
     notes += [reason if reason.endswith((".", "?")) else f"{reason}." for reason in refused]
     troubles = [f"{result['file']}: {trouble}" for result in results for trouble in result["troubles"]]
     notes += troubles + [f"{result['file']}: {note}" for result in results for note in result["notes"]]
@@ -192,7 +196,7 @@ def row_of(student, results, course, others=()):
         "exercises": exercises,
         "total": sum(points for _, _, points, _ in exercises.values()),
         "of": sum(sum(chapter.points.values()) for chapter in course.chapters.values()),
-        "needs_review": bool(refused) or lost or (bool(others) and not course.chapters.keys() <= counted.keys()),
+        "needs_review": bool(refused or others or elsewhere) or lost,
         "twice": any(count > 1 for count in counted.values()),
         "reason": printable("; ".join(reasons)) or "all right",
         "notes": [printable(note) for note in first(notes, MOST_NOTES)],
@@ -216,14 +220,19 @@ def mark_names(rows, handed_in, folder):
     """Ask for a look at what may be the work of two students, or of one under two names."""
     alike = {}
     for row, (student, submission) in zip(rows, handed_in.items(), strict=True):
-        name = unicodedata.normalize("NFKC", " ".join(student.split())).casefold()
+        name = unicodedata.normalize("NFKC", " ".join(submissions.COPY.sub("", student).split())).casefold()
         alike.setdefault(name, []).append(row)
         loose = [path for path in submission.notebooks if path.parent == folder]
+        inside = [path.relative_to(folder).parts[1:] for path in submission.notebooks if path.parent != folder]
+        parts = sorted({parts[0] for parts in inside if len(parts) > 1})
+        if len(parts) > 1 and row["twice"]:
+            ask_for_a_look(row, f"{' and '.join(parts[:5])} hold notebooks of one chapter: are they one student's?")
         if 0 < len(loose) < len(submission.notebooks):
             ask_for_a_look(row, f'"{student}" is a folder and a file beside it; both are taken for one student\'s')
-        elif len(loose) > 1 and row["twice"]:
+        elif len(loose) > 1 and (row["twice"] or any(submissions.is_copy(path.name) for path in loose)):
             names = " and ".join(path.name for path in loose[:5])
-            ask_for_a_look(row, f'{names} are of one chapter, and taken for the work of one student, "{student}"')
+            kind = "of one chapter" if row["twice"] else "named as copies"
+            ask_for_a_look(row, f'{names} are {kind}, and taken for the work of one student, "{student}"')
     for same in alike.values():
         for row in same if len(same) > 1 else []:
             names = " and ".join(f'"{other["student"]}"' for other in same)

@@ -23,6 +23,7 @@ class Result:
             "not graded", which asks for a person: it could not be run.
         troubles: the cells that did not run, as sentences. A cell is named by its number and its first line.
         notes: what was mended, as sentences.
+        elsewhere: work in it that was not graded, because it is of another chapter.
     """
 
     file: str
@@ -31,6 +32,7 @@ class Result:
     verdicts: dict = field(default_factory=dict)
     troubles: list = field(default_factory=list)
     notes: list = field(default_factory=list)
+    elsewhere: list = field(default_factory=list)
 
 
 def grade(server, path, course):
@@ -40,9 +42,13 @@ def grade(server, path, course):
         cells = submissions.read(path)
         result.chapter = submissions.recognise(cells, course.chapters, path.name)
     except (submissions.Refused, OSError) as error:
-        result.refused = f"{result.file}: {error}"
+        reason = f"it cannot be opened ({error.strerror})" if isinstance(error, OSError) else error
+        result.refused = f"{result.file}: {reason}"
         return result
     chapter = course.chapters[result.chapter]
+    if others := submissions.foreign(cells, result.chapter, course.chapters):
+        words = f"{result.file}: it is graded as chapter {result.chapter}, but also holds {', '.join(others[:9])}"
+        result.elsewhere = [f"{words}, not graded: hand in one notebook for each chapter."]
     wanted = list(chapter.names.values())
     with Student(server, cells, wanted, chapter.lesson, course.limits, chapter.not_run) as student:
         try:
@@ -107,9 +113,14 @@ def explain(result, student, cells, chapter):
     result.notes += student.notes
     result.troubles += [f"{named[number]} {reason}, and was left out." for number, reason in student.ended.items()]
     result.troubles += [f"{named[number]} cannot be read: {reason}." for number, reason in student.unreadable.items()]
+    text = "\n".join(cell.text for cell in cells if cell.kind == "code")
     troubled = {**student.failed, **student.unreadable, **student.ended}
     for key, name in chapter.names.items():
         status, message, _ = result.verdicts[key]
+        asked = re.search(rf"^check\(\s*['\"]{key}['\"]\s*,\s*(lambda\b|\w+\s*(?=\)))", text, re.M)
+        renamed = asked and asked[1].strip() != name and asked[1].strip()
+        if renamed and status == "not answered":  # the blank stands above, and the work under another name
+            result.verdicts[key] = ["not graded", keep(name, renamed), ""]
         if status in ("right", "not answered"):
             continue
         own = [cell for cell in cells if submissions.definition(name).search(cell.text)]
@@ -120,13 +131,14 @@ def explain(result, student, cells, chapter):
                 message = f"{named[number]} should define {name}, but it "  # why it cannot be read is a trouble
                 message += "cannot be read." if number in student.unreadable else f"does not run: {troubled[number]}."
             elif not own:
-                message = f"The cell that defines {name} is missing."
-                renamed = re.search(rf"\bcheck\(\s*['\"]{key}['\"]\s*,\s*(\w+)\s*\)", "\n".join(c.text for c in cells))
-                if renamed and renamed[1] != name:
-                    message = f"Keep the name {name}: your notebook calls it {renamed[1][:60]}, and is graded by names."
+                message = keep(name, renamed) if renamed else f"The cell that defines {name} is missing."
             result.verdicts[key] = ["not graded", message, ""]
         elif own and status == "wrong":
             number = lost_part(name, cells, student.unreadable, chapter)
             if number is not None:
                 message += f" But: {named[number]} cannot be read, and may hold a part of it."
                 result.verdicts[key] = ["not graded", message, ""]
+
+
+def keep(name, renamed):
+    return f"Keep the name {name}: your notebook calls it {renamed[:60]}, and is graded by names."

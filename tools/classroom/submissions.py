@@ -5,14 +5,30 @@ file play no part. Which chapter it is, is told by the names that its code defin
 """
 
 import ast
+import contextlib
 import json
+import os
 import re
 from pathlib import Path
 from typing import NamedTuple
 
+ROOT = Path(__file__).resolve().parents[2]
 LARGEST = 25 * 2**20  # unfolded, JSON can take 20 times as much
+DEEPEST = 12  # folders in folders
 SUFFIXES = (".ipynb", ".ipynb.txt", ".ipynb.json", ".json")
+ENDING = re.compile(r"(\.ipynb)?(\.tar)?\.(ipynb|json|txt|md|py|html?|pdf|docx?|odt|zip|7z|rar|tgz|gz|tar)$", re.I)
+COPY = re.compile(r"^((copy|kopie) (of|von) )+|( - copy| copy( \d+)?|-copy\d*| ?\(\d+\))+$", re.I)
+# What programs leave, and no student writes: folders, and files.
 SKIPPED = {".ipynb_checkpoints", "__MACOSX", "__pycache__", ".git"}
+LEFT = re.compile(r"\.DS_Store|\._.*|Thumbs\.db|desktop\.ini|\.~.*|~\$.*|\.git(ignore|keep|attributes)", re.I)
+OF_AN_ENVIRONMENT = {"bin", "include", "lib", "lib64", "share", "etc", "scripts", "pyvenv.cfg"}
+OF_A_HAND_OUT = {"README.md", "requirements.txt", "library.zip"}
+KINDS = (  # how a file begins that is no notebook, whatever its name says
+    (rb"PK\x03\x04|Rar!|7z\xbc\xaf|\x1f\x8b", "an archive or an Office document: hand in the notebook itself"),
+    (rb"%PDF", "a PDF: hand in the notebook itself"),
+    (rb"(?i)\s*<(!doctype|html|head|body|!--|\?xml)", "a web page: download the notebook, not the page it is on"),
+    (rb"version https://git-lfs", "a pointer of git LFS: hand in the notebook itself"),
+)
 
 
 class Refused(ValueError):
@@ -32,7 +48,7 @@ class Cell(NamedTuple):
 
 
 class Submission(NamedTuple):
-    """What a student handed in: the paths of notebooks, and the names of all other files."""
+    """What a student handed in: the paths of notebooks, and what else may hold work, by its path in their folder."""
 
     notebooks: list
     others: list
@@ -45,22 +61,92 @@ def find(folder, stems=()):
         stems: the names of the chapters' files, such as "02_dense"; at the end of a file's name they name no student.
     """
     students = {}
-    chapter = re.compile(rf"[ _-]*({'|'.join(map(re.escape, stems))})$" if stems else "(?!)")
     for entry in sorted(Path(folder).iterdir()):
-        is_folder = entry.is_dir() and not entry.is_symlink()
-        if entry.name in SKIPPED or (entry.name.startswith(".") and not is_folder):
-            continue
-        if is_folder:
-            paths = [path for path in sorted(entry.rglob("*")) if not SKIPPED & set(path.relative_to(entry).parts)]
-            paths = [path for path in paths if path.name[0] != "."]
-            notebooks = [path for path in paths if path.name.lower().endswith(SUFFIXES)]
-            others = [path.name for path in paths if path not in notebooks and not path.is_dir()]
-            students[entry.name] = Submission(notebooks, others)
-        else:
-            stem = re.sub(r"(\.ipynb)?(\.\w+)$", "", entry.name)
-            student = chapter.sub("", stem) or stem
-            students.setdefault(student, Submission([], [])).notebooks.append(entry)
+        if entry.is_dir() and not entry.is_symlink():
+            if entry.name not in SKIPPED:
+                own = students.setdefault(entry.name, Submission([], []))
+                for mine, found in zip(own, look_through(entry), strict=True):
+                    mine.extend(found)
+        elif not LEFT.fullmatch(entry.name):
+            students.setdefault(owner(entry.name, stems), Submission([], [])).notebooks.append(entry)
     return students
+
+
+def owner(file, stems):
+    """The student after whom a file is named: without its ending, the marks of a copy and the name of a chapter."""
+    whole = ENDING.sub("", file)
+    name = COPY.sub("", whole)
+    chapter = re.search(rf"[ _-]*({'|'.join(map(re.escape, stems)) or '(?!)'})$", name, re.I)
+    return (name[: chapter.start()] if chapter else name) or whole or file  # a chapter alone is nobody
+
+
+def is_copy(file):
+    return bool(COPY.search(ENDING.sub("", file)))
+
+
+def look_through(folder):
+    """A student's folder. -> Submission, whatever lies in it"""
+    own, skipped = Submission([], []), []
+
+    def closed(error):
+        own.others.append(f"{str(Path(error.filename).relative_to(folder))[:200]} (it cannot be opened)")
+
+    try:
+        walk(folder, closed, own.notebooks, own.others, skipped)
+    except OSError as error:
+        closed(error)
+    return Submission(sorted(own.notebooks), sorted(own.others or ([] if own.notebooks else skipped)))
+
+
+def walk(folder, closed, notebooks, others, skipped):
+    for place, folders, files in os.walk(folder, onerror=closed):
+        if place.count(os.sep) - str(folder).count(os.sep) >= DEEPEST:
+            others += [f"{os.path.relpath(place, folder)[:200]}/... (too deep to be looked through)"] * bool(folders)
+            folders.clear()
+        place, environment = Path(place), "pyvenv.cfg" in files
+        roots = [one for one in (place, *place.parents) if one.is_relative_to(folder)]
+        root = next((one for one in roots if (one / "synth_lib" / "checks").is_dir()), None)  # of a hand-out
+        for path in [place / name for name in sorted(folders + files)]:
+            name, is_folder = str(path.relative_to(folder)), path.name in folders
+            if path.is_symlink() and (is_folder or not path.name.lower().endswith(SUFFIXES)):
+                others.append(f"{name} (a link)")
+            elif environment and path.name.lower() in OF_AN_ENVIRONMENT:
+                skipped.append(name)
+                folders[:] = [one for one in folders if one != path.name]
+            elif is_folder and path.name in SKIPPED:
+                skipped.append(name)
+                folders.remove(path.name)
+                inside = {re.sub("-checkpoint", "", one.name): one for one in path.glob("*.ipynb")}  # Jupyter's copies
+                lone = [one for file, one in inside.items() if file not in files and not LEFT.fullmatch(file)]
+                others += [str(one.relative_to(folder)) for one in lone]
+            elif is_folder and not path.name.lower().endswith(SUFFIXES):
+                continue
+            elif LEFT.fullmatch(path.name) or (place == root and is_ours(path)):
+                skipped.append(name)
+            elif path.name.lower().endswith(SUFFIXES) and is_notebook(path):
+                notebooks.append(path)
+            elif root and path.is_relative_to(root / "synth_lib") and (ROOT / path.relative_to(root)).is_file():
+                continue
+            elif root and path.is_relative_to(root / "data") and (ROOT / path.relative_to(root)).is_file():
+                continue
+            elif not is_folder:
+                others.append(name)
+
+
+def is_ours(path):
+    """Whether a file beside the library is as it was handed out; a README may hold answers."""
+    if path.name != "README.md":
+        return path.name in OF_A_HAND_OUT
+    return path.read_bytes().rstrip().endswith(b"you can do without.")
+
+
+def is_notebook(path):
+    """Whether a file is meant as one. Programs keep much else in files that end with .json alone."""
+    if ".ipynb" in path.name.lower() or path.is_symlink() or not path.is_file():
+        return True
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        return bool(re.search(rb'"(cells|worksheets)"', file.read(LARGEST)))
+    return True
 
 
 def read(path):
@@ -75,17 +161,15 @@ def read(path):
         raise Refused(f"it is {kind}, not a file")
     if not path.name.lower().endswith(SUFFIXES):
         raise Refused("it is no notebook (.ipynb); unpack archives first")
+    with open(path, "rb") as file:
+        begins = file.read(200)
+    for pattern, kind in KINDS:
+        if re.match(pattern, begins.removeprefix(b"\xef\xbb\xbf")):
+            raise Refused(f"it is {kind}")
     size = path.stat().st_size
     if size > LARGEST:
         raise Refused(f"it has {size >> 20} MB, more than {LARGEST >> 20}: clear its outputs")
-    if size == 0:
-        raise Refused("it is empty")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (ValueError, RecursionError, MemoryError):
-        if re.search(r"^<<<<<<< ", path.read_text(encoding="utf8", errors="replace"), flags=re.M):
-            raise Refused("it holds a merge conflict of git (<<<<<<<): resolve it and hand it in again") from None
-        raise Refused("it could not be read: was the upload cut off? Please hand it in again") from None
+    content = _parsed(path.read_bytes())
     try:
         sheets = [content] if "cells" in content else content["worksheets"]  # format 3 has sheets
         raw = [cell for sheet in sheets for cell in sheet["cells"]]
@@ -95,6 +179,32 @@ def read(path):
     if not cells:
         raise Refused("it has no cells")
     return cells
+
+
+def _parsed(content):
+    """The JSON of a notebook, in UTF-8, 16 or 32; or Refused, with what is wrong with it."""
+    if content and not content.strip(b"\0"):
+        raise Refused("it is nothing but zeros: hand it in again")
+    try:
+        text = content.decode(json.detect_encoding(content)).lstrip("\ufeff")
+    except UnicodeDecodeError as error:
+        raise Refused(f"its text is no UTF-8 from byte {error.start} on: save it as UTF-8") from None
+    rest = text.strip()
+    if not rest:
+        raise Refused("it is empty")
+    try:
+        return json.loads(text)
+    except (RecursionError, MemoryError):
+        raise Refused("it could not be read: it is nested too deeply") from None
+    except ValueError as error:
+        if re.search(r"^<<<<<<< ", text, flags=re.M):
+            raise Refused("it holds a merge conflict of git (<<<<<<<): resolve it and hand it in again") from None
+        if rest[0] not in "{[":
+            raise Refused(f'it is other text, not a notebook; it begins with "{rest.split(chr(10))[0][:40]}"') from None
+        if rest[-1] not in "}]" or getattr(error, "pos", 0) >= len(text.rstrip()):
+            raise Refused("it could not be read: was the upload cut off? Please hand it in again") from None
+        where = f"line {error.lineno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else str(error)
+        raise Refused(f"it is damaged at {where}. Was it changed in an editor? Save it anew with Jupyter") from None
 
 
 def _text(cell):
@@ -127,6 +237,19 @@ def recognise(cells, chapters, file=""):
     if len(winners) > 1:
         raise Refused(f"it could be chapter {' or '.join(winners)}; hand in one notebook for each")
     return winners[0]
+
+
+def foreign(cells, own, chapters):
+    """The exercises of other chapters that a notebook of chapter `own` holds too: their checks, or their functions."""
+    text = "\n".join(cell.text for cell in cells)
+    source = chapters[own].path.read_text(encoding="utf8")
+    names = {key: name for number, one in chapters.items() if number != own for key, name in one.names.items()}
+    return [
+        key
+        for key, name in names.items()
+        if re.search(rf'check\(\s*["\']{key}["\']', text)
+        or (definition(name).search(text) and not definition(name).search(source))
+    ]
 
 
 def prepare(cells, names, transform, report):

@@ -280,6 +280,173 @@ def test_a_missing_chapter_and_a_file_that_is_no_notebook_ask_for_a_look():
     assert not grading_tool.row_of("ann", [], course)["needs_review"]
 
 
+NOTHING = {"file": "a.ipynb", "chapter": "02", "refused": "", "troubles": [], "notes": []}  # wrong with it
+
+
+def put(folder, *names, text="{}"):
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf8")
+
+
+def handed_in_by(student, tmp_path):
+    own = submissions.find(tmp_path, ["01_dot_product", "02_dense"])[student]
+    return [str(path.relative_to(tmp_path / student)) for path in own.notebooks], own.others
+
+
+@pytest.mark.parametrize("name", ["answers.py", "notes.txt", "a/essay.md", "scan.pdf", "all.zip", ".hidden.docx", "x"])
+def test_any_other_file_asks_for_a_look_though_no_chapter_is_missing(tmp_path, name):
+    put(tmp_path / "ann", "02_dense.ipynb", name)
+    notebooks, others = handed_in_by("ann", tmp_path)
+    assert (notebooks, others) == (["02_dense.ipynb"], [name])
+    course = courses.read(["02"])
+    result = NOTHING | {"verdicts": dict.fromkeys(course.chapters["02"].points, BLANK)}
+    row = grading_tool.row_of("ann", [result], course, others)
+    assert row["needs_review"] and f"not read: {name} (" in row["reason"]
+    assert name in " ".join(row["notes"])
+
+
+def test_nothing_that_is_hidden_linked_or_closed_is_passed_over(tmp_path, monkeypatch):
+    put(tmp_path / "ann", ".02_dense.ipynb", ".work/01.ipynb", "shut/02.ipynb", ".DS_Store", "._02_dense.ipynb")
+    (tmp_path / "ann" / "linked").symlink_to(tmp_path)
+    (tmp_path / "ann" / "gone.txt").symlink_to("nowhere")
+    scan = os.scandir
+
+    def refuse(path):
+        if str(path).endswith("shut"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert handed_in_by("ann", tmp_path) == (
+        [".02_dense.ipynb", ".work/01.ipynb"],
+        ["gone.txt (a link)", "linked (a link)", "shut (it cannot be opened)"],
+    )
+
+
+def test_copies_that_jupyter_makes_are_named_where_nothing_else_is(tmp_path):
+    saved = ".ipynb_checkpoints/02_dense-checkpoint.ipynb"
+    put(tmp_path / "ann", saved)
+    put(tmp_path / "bob", saved, "02_dense.ipynb")
+    put(tmp_path / "cem", saved, "01_dot_product.ipynb")
+    put(tmp_path / "dan", ".git/config", "__MACOSX/._a.ipynb")
+    found = {student: handed_in_by(student, tmp_path) for student in ("ann", "bob", "cem", "dan")}
+    assert found == {
+        "ann": ([], [saved]), "bob": (["02_dense.ipynb"], []), "cem": (["01_dot_product.ipynb"], [saved]),
+        "dan": ([], [".git", "__MACOSX"]),
+    }  # fmt: skip
+
+
+def test_a_hand_out_and_an_environment_that_come_back_hold_no_work_of_their_own(handed_out, tmp_path):
+    shutil.copytree(handed_out, tmp_path / "ann" / "course")
+    environment = ("pyvenv.cfg", "lib/python3/a.json", "share/jupyter/b.ipynb", "mine.ipynb", ".gitignore")
+    put(tmp_path / "ann" / "course", *(f".venv/{name}" for name in environment))
+    put(tmp_path / "ann" / "course", "synth_lib/answers.py", "settings.json", "kept.json", "bin/mine.py")
+    put(tmp_path / "ann" / "course", "kept.json", text=json.dumps(notebook(["x = 1"])))
+    notebooks, others = handed_in_by("ann", tmp_path)
+    inside = [".venv/mine.ipynb", "02_dense.ipynb", "03_random.ipynb", "kept.json"]
+    assert notebooks == [f"course/{name}" for name in inside]
+    assert others == [f"course/{name}" for name in ("bin/mine.py", "settings.json", "synth_lib/answers.py")]
+
+
+def test_folders_in_folders_end_the_grading_of_nobody(tmp_path):
+    """A thousand of them would end Python's own walk through them, and so everybody's grading."""
+    put(tmp_path / "ann", "02_dense.ipynb")
+    here = os.getcwd()
+    try:
+        os.chdir(tmp_path / "ann")
+        for _ in range(1100):
+            os.mkdir("d")
+            os.chdir("d")
+    finally:
+        os.chdir(here)
+    notebooks, (deep,) = handed_in_by("ann", tmp_path)
+    assert notebooks == ["02_dense.ipynb"] and deep.endswith("d/... (too deep to be looked through)")
+    subprocess.run(["rm", "-rf", str(tmp_path / "ann" / "d")], check=True)
+
+
+def test_what_a_student_hides_where_programs_write_is_found(handed_out, tmp_path):
+    put(tmp_path / "ann", "02_dense.ipynb", "__pycache__/work.ipynb", ".git/more.ipynb")
+    put(tmp_path / "bob", "pyvenv.cfg", "lib/answers.ipynb")
+    shutil.copytree(handed_out, tmp_path / "cem")
+    with open(tmp_path / "cem" / "README.md", "a", encoding="utf8") as file:
+        file.write("My answer to 02.1 is ...\n")
+    assert handed_in_by("ann", tmp_path) == (["02_dense.ipynb"], [".git/more.ipynb", "__pycache__/work.ipynb"])
+    assert handed_in_by("bob", tmp_path) == ([], ["lib", "pyvenv.cfg"])
+    assert handed_in_by("cem", tmp_path)[1] == ["README.md"]
+
+
+def test_folders_of_two_students_in_one_ask_for_a_look(tmp_path):
+    put(tmp_path, "class/ann/02_dense.ipynb", "class/bob/02_dense.ipynb")
+    put(tmp_path, "eve/02_dense.ipynb", "eve/old/02_dense.ipynb")
+    handed_in = submissions.find(tmp_path)
+    course = courses.read(["02"])
+    result = NOTHING | {"verdicts": dict.fromkeys(course.chapters["02"].points, RIGHT)}
+    rows = [grading_tool.row_of(name, [result] * 2, course) for name in handed_in]
+    grading_tool.mark_names(rows, handed_in, tmp_path)
+    assert [row["needs_review"] for row in rows] == [True, False]
+    assert "ann and bob" in rows[0]["reason"]
+
+
+def test_the_copy_of_a_notebook_is_that_students(tmp_path):
+    put(tmp_path, "ann_02_dense.ipynb", "ann_01_dot_product (1).ipynb", "Copy of bob.ipynb", "bob/a.ipynb")
+    put(tmp_path, "cem-Copy1.ipynb", "cem.ipynb", "02_dense.ipynb", "02_dense (1).ipynb", "j.smith", "j.doe")
+    put(tmp_path, "Copy of eve/a.ipynb", "eve/a.ipynb")
+    handed_in = submissions.find(tmp_path, ["01_dot_product", "02_dense"])
+    assert {student: len(own.notebooks) for student, own in handed_in.items()} == {
+        "ann": 2, "bob": 2, "cem": 2, "02_dense": 1, "02_dense (1)": 1, "j.smith": 1, "j.doe": 1,
+        "Copy of eve": 1, "eve": 1,
+    }  # fmt: skip
+    course = courses.read(["02"])
+    rows = [grading_tool.row_of(name, [], course) for name in handed_in]
+    grading_tool.mark_names(rows, handed_in, tmp_path)
+    looked_at = {row["student"] for row in rows if row["needs_review"]}
+    assert looked_at == {"ann", "bob", "cem", "02_dense", "02_dense (1)", "Copy of eve", "eve"}
+
+
+def test_exercises_of_two_chapters_in_one_notebook_ask_for_a_look():
+    told = light("02")
+    told["cells"].append(code('check("01.2", None)'))
+    cells = [submissions.Cell(n, "code", cell["source"]) for n, cell in enumerate(told["cells"])]
+    assert submissions.foreign(cells, "02", COURSE.chapters) == ["01.2"]
+    name = COURSE.chapters["01"].names["01.4"]
+    cells[-1] = submissions.Cell(99, "code", f"def {name}(x):\n    return x")
+    assert submissions.foreign(cells, "02", COURSE.chapters) == ["01.4"]
+    course = courses.read(["02"])
+    verdicts = dict.fromkeys(course.chapters["02"].points, RIGHT)
+    row = grading_tool.row_of("ann", [NOTHING | {"verdicts": verdicts, "elsewhere": ["also 01.2"]}], course)
+    assert row["needs_review"] and row["reason"] == "also 01.2" and "also 01.2" in row["notes"]
+
+
+@every_chapter
+def test_no_chapter_holds_work_of_another(chapter):
+    cells = [submissions.Cell(1, "code", cell.source) for cell in build(COURSE.chapters[chapter].path, True).cells]
+    assert submissions.foreign(cells, chapter, COURSE.chapters) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"PK\x03\x04 and more", "an archive or an Office document"), (b"%PDF-1.7", "a PDF"),
+        (b"\xef\xbb\xbf\n<!DOCTYPE html><html>", "a web page"), (b"version https://git-lfs", "a pointer of git LFS"),
+        (bytes(50), "nothing but zeros"), (b" \n", "it is empty"), (b"import torch\n", 'begins with "import torch"'),
+        (b'{"cells": [{"source": "\xfc"}]}', "no UTF-8 from byte 23 on"),
+        (b'{"cells": [\n{"a": 1,}]}', "damaged at line 2"),
+        (b'{"cells": []}{"cells": []}', "damaged at line 1: Extra data"), (b'{"cells": [{}', "was the upload cut off"),
+    ],
+)  # fmt: skip
+def test_what_is_no_notebook_is_told_the_true_cause(tmp_path, content, says):
+    (tmp_path / "a.ipynb").write_bytes(content)
+    with pytest.raises(submissions.Refused, match=says):
+        submissions.read(tmp_path / "a.ipynb")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be", "utf-32"])
+def test_a_notebook_is_read_in_every_encoding_of_unicode(tmp_path, encoding):
+    (tmp_path / "a.ipynb").write_bytes(json.dumps(notebook(["'ü'"]), ensure_ascii=False).encode(encoding))
+    assert submissions.read(tmp_path / "a.ipynb")[0].text == "'ü'"
+
+
 def test_a_chapter_without_answers_is_said_once():
     row, *_ = page_of(dict.fromkeys(COURSE.chapters["02"].points, BLANK))
     assert row["reason"] == "chapter 02: nothing answered" and not row["needs_review"]
@@ -411,7 +578,7 @@ def test_a_check_says_the_same_in_class(graded, kind):
     """Of what an answer does beside its task, too, and of the line where it stops."""
     source, space, file = BAD + BESIDE[kind], {"torch": torch}, f"<cell of {kind}>"
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-    there = graded(light("02", {"02.1": source})).verdicts["02.1"]
+    there = graded(notebook(["import torch", source])).verdicts["02.1"]  # the five others are no matter here
     exec(compile(source, file, "exec"), space)
     here = in_this_process(space["linear_scores"], io.StringIO(), engine.PRINTED)
     verdict = engine.judge(checks.find("02.1"), here, seed=COURSE.seed, seconds=300)
@@ -763,7 +930,7 @@ KINDS = {
 @can_grade
 @pytest.mark.parametrize("kind", KINDS)
 def test_grader_and_notebook_name_the_same_kind(graded, kind):
-    result = graded(light("02", {"02.1": "from torch import nn\n" + BAD + KINDS[kind]}))
+    result = graded(notebook(["import torch\nfrom torch import nn", BAD + KINDS[kind]]))
     space = {"torch": torch, "nn": nn}
     exec(BAD + KINDS[kind], space)
     here = checks.check("02.1", space["linear_scores"])
@@ -821,6 +988,15 @@ def test_a_function_that_was_renamed_gets_its_name_back(graded):
     assert verdict[0] == "not graded" and verdict[1].startswith("Keep the name linear_scores: your notebook calls")
     _, text, _ = page_of(dict.fromkeys(COURSE.chapters["02"].points, RIGHT) | {"02.1": verdict})
     assert "Give 02.1 (title 02.1) the name back that it had" in text and "Restart Kernel" not in text
+
+
+@can_grade
+@pytest.mark.parametrize("call", ["my_scores", "lambda *given: my_scores(*given)"])
+def test_work_under_another_name_below_a_blank_is_not_called_unanswered(graded, call):
+    told = light("02", {"02.1": BAD + "raise NotImplementedError"})
+    told["cells"].append(code(f'def my_scores(x, W1, b1, W2, b2):\n    {RIGHT_SCORES}\n\n\ncheck("02.1", {call})'))
+    verdict = graded(told).verdicts["02.1"]
+    assert verdict[0] == "not graded" and verdict[1].startswith("Keep the name linear_scores"), verdict
 
 
 def page_of(verdicts, course=None, **more):

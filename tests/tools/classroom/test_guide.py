@@ -14,7 +14,11 @@ from tools.classroom import sandbox
 
 ROOT = Path(__file__).resolve().parents[3]
 GUIDE = (ROOT / "docs" / "teaching.md").read_text(encoding="utf8")
-NUMBER = f"02.{len(courses.read(['02']).chapters['02'].points) + 1}"  # the next one; the guide's own may be taken
+COURSE = courses.read()
+HEADINGS = {"02": ("RESULT", "EQUATIONS"), "03": ("STILL", "EQUATION"), list(COURSE.chapters)[-1]: ("COUNTS", "ORDER")}
+# The next number of each chapter; the guide's own may be taken.
+NUMBERS = {number: f"{number}.{len(COURSE.chapters[number].points) + 1}" for number in HEADINGS}
+NUMBER = NUMBERS["02"]
 GRADE = """
 import json, sys
 from pathlib import Path
@@ -45,14 +49,19 @@ def repository(tmp_path_factory):
     shutil.copytree(ROOT / "notebooks" / "src", folder / "notebooks" / "src")
     for name in ("classroom.toml", "pyproject.toml", "conftest.py"):
         shutil.copy(ROOT / name, folder)
-    guide = GUIDE.replace("02.7", NUMBER)
-    source, bank, points = re.findall(r"```(?:python|toml)\n(.*?)```", guide, flags=re.S)
-    for path, text in (("notebooks/src/02_dense.py", source), ("synth_lib/checks/bank/chapter_02.py", bank)):
-        with open(folder / path, "a", encoding="utf8") as file:
-            file.write("\n" + text)
-    toml = (folder / "classroom.toml").read_text(encoding="utf8")
-    head, tail = toml.split("[02]\n")
-    (folder / "classroom.toml").write_text(f"{head}[02]\n{points}{tail}", encoding="utf8")
+    for chapter, (first, second) in HEADINGS.items():
+        guide = GUIDE.replace("02.7", NUMBERS[chapter]).replace("RESULT: {", f"{first}: {{")
+        guide = guide.replace("EQUATIONS: {", f"{second}: {{").replace("chapter_02", f"chapter_{chapter}")
+        source, bank, points = re.findall(r"```(?:python|toml)\n(.*?)```", guide, flags=re.S)
+        for path, text in (
+            (COURSE.chapters[chapter].path.relative_to(ROOT), source),
+            (f"synth_lib/checks/bank/chapter_{chapter}.py", bank),
+        ):
+            with open(folder / path, "a", encoding="utf8") as file:
+                file.write("\n" + text)
+        toml = folder / "classroom.toml"
+        text = toml.read_text(encoding="utf8").replace(f"[{chapter}]\n", f"[{chapter}]\n{points}")
+        toml.write_text(text, encoding="utf8")
     return folder
 
 
@@ -65,9 +74,10 @@ def run(folder, *command):
 
 
 def test_the_exercise_of_the_guide_passes_the_checks_of_the_checks(repository):
-    """As step 4 of the guide says it; the tests that need a grader are below."""
-    command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/checks/test_bank.py", "-k", "chapter_02"]
-    said = run(repository, *command)
+    """As step 4 of the guide says it, in chapter 02, and the new one in a middle and in the last chapter."""
+    chosen = " or ".join(["chapter_02", *NUMBERS.values(), "classroom_toml"])
+    files = ["tests/checks/test_bank.py", "tests/tools/classroom/test_classroom.py"]
+    said = run(repository, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, "-k", chosen)
     assert "passed" in said and "-k chapter_02" in GUIDE
 
 
