@@ -18,8 +18,8 @@ TOO_WIDE = """() => {
         (["auto", "scroll"].includes(getComputedStyle(element).overflowX) || scrolls(element.parentElement));
     const wide = [...document.querySelectorAll("article *, body > main *")].filter(element => {
         const box = element.getBoundingClientRect();
-        return !element.closest("mjx-assistive-mml") && box.width > 1 && box.right > innerWidth + 1 && element.checkVisibility() &&
-            !scrolls(element.parentElement);
+        return box.width > 1 && box.right > innerWidth + 1 && element.checkVisibility() &&
+            !element.closest("mjx-assistive-mml") && !scrolls(element.parentElement);
     });
     const page = document.documentElement;
     return [...(page.scrollWidth > page.clientWidth ? ["the page"] : []),
