@@ -78,9 +78,8 @@ def test_folds_open_by_mouse_and_by_keyboard(open_page, site, width):
 @widths
 def test_search_finds_causal(open_page, site, width):
     page = open_page(f"{site}/index.html", width)
-    if width == PHONE:
-        page.locator("button.primary-toggle").click()
-    field = page.locator("input[type=search]:visible").first
+    page.locator("button.search-button__button:visible").click()
+    field = page.locator("dialog input[type=search]")
     field.fill("causal")
     field.press("Enter")
     page.wait_for_url("**/search.html?q=causal*")
@@ -95,12 +94,14 @@ def test_search_finds_causal(open_page, site, width):
 def test_dark_and_light_by_a_button(open_page, site):
     page = open_page(f"{site}/index.html")
     paper = "getComputedStyle(document.body).backgroundColor"
-    root, seen = page.locator("html"), {}
-    for _ in range(3):  # light, dark, as the system has it
-        page.locator("button.theme-switch-button:visible").first.click()
-        mode = root.get_attribute("data-mode")
+    seen = {}
+    for name, mode in {"System Settings": "auto", "Dark": "dark", "Light": "light"}.items():
+        page.get_by_role("button", name="Color mode").click()
+        page.get_by_role("button", name=name, exact=True).click()
+        expect(page.locator("html")).to_have_attribute("data-mode", mode)
+        settled(page)
         seen[mode] = page.evaluate(paper)
-    assert set(seen) == {"auto", "dark", "light"} and seen["dark"] != seen["light"] == seen["auto"]
+    assert seen["dark"] != seen["light"] == seen["auto"]
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(WIDE, "light"), (WIDE, "dark"), (PHONE, "light")])
