@@ -10,6 +10,7 @@ from tools.browser.run import OUT, ROOT
 
 SITE = ROOT / "build" / "site"
 PAGES = sorted(path.relative_to(SITE).as_posix() for path in SITE.rglob("*.html"))
+assert PAGES, "there is no site yet: make book"
 WIDE, PHONE = 1280, 360
 widths = pytest.mark.parametrize("width", [WIDE, PHONE])
 # What reaches over the right edge of the window, and of the parts around it none scrolls.
