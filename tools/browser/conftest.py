@@ -97,6 +97,7 @@ def jupyter_lab(folder):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     environment = {**os.environ, "JUPYTER_CONFIG_DIR": str(own), "JUPYTER_RUNTIME_DIR": str(own / "runtime")}
+    environment.pop("TQDM_DISABLE", None)  # the tests of notebooks want no bars; a reader has them
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ServerApp.ip=127.0.0.1", "--allow-root"]
     lab = subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True, errors="replace")
     told, address = [], None
