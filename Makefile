@@ -10,7 +10,7 @@ CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
 RECENT := import sys; sys.exit(sys.version_info < (3, 11))
 
 .DEFAULT_GOAL := help
-.PHONY: help lab update test test-all notebooks book bench assignment grade fuzz clean given-CHAPTERS given-OUT given-SUBMISSIONS
+.PHONY: help lab update test test-all notebooks book browser bench assignment grade fuzz clean given-CHAPTERS given-OUT given-SUBMISSIONS
 
 help:
 	@echo "make lab        open the first chapter in JupyterLab (installs into $(VENV) the first time)"
@@ -19,6 +19,7 @@ help:
 	@echo "make test-all   the same with three seeds, and both notebooks of each chapter whole"
 	@echo "make notebooks  build and execute the chapters whose source changed (ALL=1: every chapter)"
 	@echo "make book       build the site from the stored notebooks, into build/site (SOLUTIONS=no: without them)"
+	@echo "make browser    try the notebooks and the site in a real browser; pictures go to build/browser"
 	@echo "make bench      time each attention score on this machine"
 	@echo "make assignment write the folder that students get (CHAPTERS=\"02 03\" OUT=folder)"
 	@echo "make grade      grade what they hand in (SUBMISSIONS=folder OUT=grades.csv)"
@@ -45,6 +46,9 @@ notebooks: $(STAMP)
 
 book: $(STAMP)
 	@$(PYTHON) tools/book/build.py $(if $(filter no,$(SOLUTIONS)),--no-solutions)
+
+browser: $(STAMP)
+	@$(PYTHON) tools/browser/run.py $(CONSTRAINTS)
 
 bench: $(STAMP)
 	@$(PYTHON) -m synth_lib.lab bench attention --device cpu --minutes 5

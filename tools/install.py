@@ -66,8 +66,8 @@ def bar():
     return "raw" if [int(part) for part in version.split(".")[:2]] >= [24, 1] else "off"
 
 
-def main(constraints):
-    command = [*PIP, "install", "--progress-bar", bar(), "-c", constraints, "-e", ".[notebooks,hf,test,book]"]
+def main(constraints, extras="notebooks,hf,test,book"):
+    command = [*PIP, "install", "--progress-bar", bar(), "-c", constraints, "-e", f".[{extras}]"]
     progress = Progress(say, sys.stdout.isatty())
     last = collections.deque(maxlen=30)
     with subprocess.Popen(

@@ -1,6 +1,6 @@
-"""Write docs/live.html, the page on which attention weights move when the reader exchanges a word.
+"""The numbers of docs/live.html, the page on which attention weights move when the reader exchanges a word.
 
-    python tools/live_page.py        # trains four small models, in seconds, and fills tools/live_page.html
+    python tools/live_page.py        # trains four small models, in seconds, and puts their numbers into the page
 
 The page computes its maps itself, from numbers that it holds: `export` rounds the parameters of each score and keeps
 the names that they have in the library. Another machine may train slightly other numbers; a test compares the maps
@@ -20,7 +20,6 @@ from synth_lib.lab.train import parameter_groups
 from synth_lib.masks import causal
 
 ROOT = Path(__file__).resolve().parents[1]
-TEMPLATE = ROOT / "tools" / "live_page.html"
 PAGE = ROOT / "docs" / "live.html"
 PLACE = '<script type="application/json" id="numbers">', "</script>"  # the numbers stand between these two
 
@@ -102,7 +101,7 @@ def rounded(tensor):
 
 
 def split(page):
-    """A page or the template: -> what stands before its numbers, the numbers, and what stands behind."""
+    """The page: -> what stands before its numbers, the numbers, and what stands behind."""
     before, rest = page.split(PLACE[0])
     numbers, behind = rest.split(PLACE[1], 1)
     return before + PLACE[0], numbers, PLACE[1] + behind
@@ -115,7 +114,7 @@ def main():
         kept = train(score, STEPS if learns_R else [SHOWN])
         models[name] = [kept[step] for step in STEPS] if learns_R else kept[SHOWN]
     numbers = {"kinds": KINDS, "sentence": "the cat sat on a mat".split(), "sizes": SIZES, "steps": STEPS, **models}
-    before, _, behind = split(TEMPLATE.read_text(encoding="utf8"))
+    before, _, behind = split(PAGE.read_text(encoding="utf8"))
     PAGE.write_text(f"{before}\n{json.dumps(numbers, separators=(',', ':'))}\n{behind}", encoding="utf8")
     print(f"{PAGE.relative_to(ROOT)}: {PAGE.stat().st_size / 1000:.0f} kB")
 

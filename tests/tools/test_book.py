@@ -116,15 +116,22 @@ def test_chapters_stand_in_reading_order(site):
 
 
 @chapters
-def test_a_figure_is_told_in_the_words_below_it(site, chapter):
+def test_a_figure_is_told_in_the_words_below_it_and_once(site, chapter):
     cells = [cell for cell in stored(chapter, solved=True) if cell.cell_type == "code"]
     pictures = sum("image/png" in output.get("data", {}) for cell in cells for output in cell.outputs)
     images = page(site, chapter).select("article img")
     assert len(images) == pictures
     for image in images:
         caption = image.find_next(lambda tag: tag.name in ("p", "img"))
-        assert caption.text.startswith("Figure: ") and len(image["alt"].split()) >= 5
-        assert words(image["alt"]) == words(caption.text.removeprefix("Figure: "))
+        assert caption.text.startswith("Figure: ") and len(caption.text.split()) >= 6
+        assert image["alt"] == "A figure. The words below it tell what it shows."
+
+
+@chapters
+def test_a_page_does_not_ask_to_clear_outputs(site, chapter):
+    told = words(page(site, chapter).article.text).lower()
+    assert "clear outputs" not in told and "clear all outputs" not in told
+    assert told.count("on this site nothing runs") == ("Clear Outputs" in stored(chapter)[0].source) == 1
 
 
 def test_every_other_picture_has_words_too(site):
@@ -200,6 +207,21 @@ def test_every_recorded_file_is_told(site):
 def test_the_live_page_is_linked_where_there_is_one(site):
     live = (ROOT / "docs" / "live.html").exists()
     assert bool(site[2]["index.html"].select('article a[href="live.html"]')) == live
+
+
+def test_the_live_page_leads_to_the_chapters(site):
+    live = site[2]["live.html"]
+    assert {f"notebooks/{chapter}.html" for chapter in ("01_dot_product", "02_dense", "03_random", "06_mixtures")} <= {
+        tag["href"] for tag in live.select("main a[href]")
+    }
+    assert live.select('main a[href="index.html"]') and ".ipynb" not in str(live) and "clone" not in live.main.text
+
+
+def test_a_host_can_say_that_there_is_no_such_page(site, addressed):
+    missing = addressed[2]["404.html"]
+    assert missing.base["href"] == "https://someone.github.io/course/"  # it is shown at any address
+    assert missing.find(href=True) is missing.base  # what stands before the base does not obey it
+    assert "404.html" not in site[2]
 
 
 def test_a_folder_of_something_else_is_not_replaced(tmp_path):

@@ -29,8 +29,16 @@ from tools.build_notebooks import BEGIN, END, TITLE, colab_address, pages_addres
 
 PAGES = ("docs/map.md", "docs/glossary.md", "docs/equations.md", "docs/teaching.md")
 OWN_PAGES = {"index.md": HERE / "index.md", "results.md": HERE / "results.md"}
+MISSING = "404.md"  # for a host, which shows it at any address
 PICTURE = "docs/which_weights_move.png"
-LIVE = "docs/live.html"  # a page of its own, copied as it is
+LIVE = "docs/live.html"  # a page of its own
+# What a chapter says about hiding its stored outputs: nobody can do that on a page.
+HIDE_OUTPUTS = re.compile(
+    r"(\*\*To predict before you look:\*\* the outputs are stored|To predict before\s+you look, hide the stored outputs"
+    r"|(The o|O)utputs\s+are\s+stored).*?Clear\s+Outputs\s+of\s+All\s+Cells[^.]*\.",
+    re.S,
+)
+NOTHING_RUNS = "On this site nothing runs, and every output is shown: to predict, stop before you scroll on."
 # Code is matched first, so that nothing in it is taken for a link.
 CODE_OR_LINK = re.compile(r"```.*?```|`[^`\n]*`|(?<!!)\[((?:`[^`\n]*`|[^\[\]`])*)\]\(([^)\s]+)\)", re.S)
 
@@ -123,6 +131,14 @@ def adapted(cell):
     return cell
 
 
+def of_a_page(text, page):
+    """`text` of a chapter without what only a notebook can do. Raises BookError if such words are left."""
+    text = HIDE_OUTPUTS.sub(NOTHING_RUNS, text)
+    if "Clear Outputs" in text:
+        raise BookError(f"{page}: \"Clear Outputs\" is not for a page, and HIDE_OUTPUTS does not find the sentence.")
+    return text
+
+
 def solution(exercise, solved):
     """The solution of an exercise as cells between the two ends of a fold: the solved cell, its check, what follows."""
     opening = f'<details class="solution"><summary>Solution of exercise {exercise}</summary>'
@@ -160,10 +176,11 @@ def chapter(path, solutions):
 def write_sources(folder, solutions, repository, ref):
     """Everything that Sphinx reads, in `folder`. Returns the chapters in reading order."""
     chapters = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
-    pages = {*PAGES, *OWN_PAGES, *(f"notebooks/{path.name}" for path in chapters)}
-    for page in (*PAGES, *OWN_PAGES):
-        text = OWN_PAGES.get(page, ROOT / page).read_text(encoding="utf8")
-        if page in OWN_PAGES:
+    own = OWN_PAGES | ({MISSING: HERE / MISSING} if pages_address(repository) else {})
+    pages = {*PAGES, *own, *(f"notebooks/{path.name}" for path in chapters)}
+    for page in (*PAGES, *own):
+        text = own.get(page, ROOT / page).read_text(encoding="utf8")
+        if page in own:
             text = fill(text, chapters, solutions)
         place = folder / page
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -175,11 +192,20 @@ def write_sources(folder, solutions, repository, ref):
         for cell in notebook.cells:
             if cell.cell_type == "markdown":
                 text = cell.source.replace("](../../", "](../") if "solution" in cell.metadata else cell.source
-                cell.source = rewrite_links(text, page, pages, repository, ref)
+                cell.source = rewrite_links(of_a_page(text, page), page, pages, repository, ref)
         place = folder / page
         place.parent.mkdir(parents=True, exist_ok=True)
         nbformat.write(notebook, place)
     return chapters
+
+
+def live_page(chapters):
+    """The live page as the site has it: beside the chapters' pages instead of the notebooks of a clone."""
+    text = (ROOT / LIVE).read_text(encoding="utf8")
+    text = re.sub(r'<span class="clone">.*?</span>', '<a href="index.html">All chapters</a>.', text, flags=re.S)
+    for path in chapters:
+        text = text.replace(f'"../notebooks/{path.name}"', f'"notebooks/{path.stem}.html"')
+    return text
 
 
 # --- the site ---
@@ -229,7 +255,11 @@ def build(out, solutions=True, repository=None, ref=None):
         for path in chapters:
             shutil.copy(path, out / "_sources" / "notebooks" / path.name)
     if (ROOT / LIVE).exists():
-        shutil.copy(ROOT / LIVE, out)
+        (out / Path(LIVE).name).write_text(live_page(chapters), encoding="utf8")
+    if base := pages_address(repository):
+        missing = out / Path(MISSING).with_suffix(".html")
+        text = missing.read_text(encoding="utf8").replace("<head>", f'<head>\n    <base href="{base}">', 1)
+        missing.write_text(text, encoding="utf8")
     shutil.rmtree(work)
     return app._warncount
 
