@@ -142,16 +142,16 @@ NEIGHBOURS = {
         "data": {"vocab": 10, "sentences": 32},
         "model": {"d_model": 64, "head": 2, "layer": 2, "max_length": 256},
         "settings": {
-            "steps": 360, "batch": 8, "warmup": 18, "learning_rate": 2.5e-3, "beta2": 0.99, "evaluate_every": 36,
+            "steps": 400, "batch": 6, "warmup": 20, "learning_rate": 2.5e-3, "beta2": 0.99, "evaluate_every": 40,
             "precision": "float32",
         },
         "variants": in_a_race(256),
     },
     "language model": {
-        "data": {"tokens": "characters", "corpus": "tinyshakespeare", "windows": 256, "curve_windows": 32},
+        "data": {"tokens": "characters", "corpus": "tinyshakespeare", "windows": 128, "curve_windows": 32},
         "model": {"d_model": 64, "head": 2, "layer": 2, "max_length": 128},
         "settings": {
-            "steps": 500, "batch": 8, "warmup": 25, "learning_rate": 3e-3, "beta2": 0.99, "evaluate_every": 50,
+            "steps": 400, "batch": 6, "warmup": 20, "learning_rate": 3e-3, "beta2": 0.99, "evaluate_every": 40,
             "precision": "float32",
         },
         "variants": in_a_race(128),
