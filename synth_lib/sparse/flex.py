@@ -1,7 +1,10 @@
 """Patterns for torch's FlexAttention: on a card its kernel leaves out the blocks of a map in which nothing is chosen.
 
-`groups` gives the same y in plain torch. On a CPU torch runs FlexAttention without compiling it, and makes the map:
-there this shows that it is equal, and saves nothing. On a card compile the call: `torch.compile(attend)`.
+    attend(layer, x, torch.compile(flex_attention))
+
+`groups` gives the same y in plain torch. Uncompiled, FlexAttention makes the map: that saves nothing and shows that
+y is equal. On a CPU torch has no backward pass for it, and compiles it for patterns of places, for clusters not. On a
+card it has not been measured.
 """
 
 import torch
@@ -15,13 +18,14 @@ from synth_lib.sparse.patterns import Places, near_heads
 from synth_lib.sparse.routed import Routed
 
 
-def attend(layer, x):
+def attend(layer, x, kernel=flex_attention):
     """y of `layer(x)`, "batch length d_model", by FlexAttention.
 
     Args:
         layer: an `attention.Attention` whose pattern is one of places, or Routed without `keep`, and whose S is made of
             queries and keys alone: the dot product, Dense, Factorized Random, and mixtures of them.
         x: "batch length d_model".
+        kernel: `flex_attention`, or what torch.compile has made of it.
 
     Raises:
         TypeError, ValueError: the layer has another pattern or S, a hook on S, or drops weights while training.
@@ -34,7 +38,7 @@ def attend(layer, x):
     folded = score.fold(x, None, length, 0, None)
     value = fast.values(layer.value, x, layer.head, "flex")
     query, key = fast.query_and_key(folded, value)
-    y = flex_attention(query, key, value, block_mask=block_mask(layer, x), scale=folded.scale)
+    y = kernel(query, key, value, block_mask=block_mask(layer, x), scale=folded.scale)
     return layer.output(rearrange(y, "batch head query d_head -> batch query (head d_head)"))
 
 
