@@ -135,7 +135,7 @@ def in_a_race(length, kept=32):
     }
 
 
-# The race of chapter 10, half an hour of one core in all: small models, and short trainings. Look-ups are learned in a
+# The race of chapter 10, two hours of one core in all: small models, and short trainings. Look-ups are learned in a
 # jump, which a shorter training does not reach: so they are tuned with all steps.
 NEIGHBOURS = {
     "far look-up": {
@@ -151,7 +151,7 @@ NEIGHBOURS = {
         "data": {"tokens": "characters", "corpus": "tinyshakespeare", "windows": 128, "curve_windows": 32},
         "model": {"d_model": 64, "head": 2, "layer": 2, "max_length": 128},
         "settings": {
-            "steps": 400, "batch": 6, "warmup": 20, "learning_rate": 3e-3, "beta2": 0.99, "evaluate_every": 40,
+            "steps": 2000, "batch": 6, "warmup": 100, "learning_rate": 3e-3, "beta2": 0.99, "evaluate_every": 200,
             "precision": "float32",
         },
         "variants": in_a_race(128),
@@ -273,7 +273,7 @@ def neighbours():
         seeds = dict.fromkeys(scores, 3)
         *its_stages, _ = tuned_stages(task, settings, scores, seeds, grid=NEIGHBOURS_GRID, share=share)
         stages += its_stages
-    description = "chapter 10's race of patterns, far look-ups and characters, equally tuned: half an hour on one core"
+    description = "chapter 10's race of patterns, far look-ups and characters, equally tuned: two hours on one core"
     runs = [experiment(task, name, question="baseline") for task, names in baselines.items() for name in names]
     return Suite(description, NEIGHBOURS, runs, tuple(stages))
 
