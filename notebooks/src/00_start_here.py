@@ -133,9 +133,12 @@ from synth_lib import plots
 
 later = torch.ones(6, 6).triu(diagonal=1).bool()
 masked_map = S.masked_fill(later, float("-inf")).softmax(dim=1)
-fig = plots.attention_map(torch.stack([attention_map, masked_map]), words, titles=["no mask", "masked"])
-alt = ("Two attention maps of 'the cat sat on the mat'. Left, without a mask: 'sat' looks mostly at 'cat', "
-       "'mat' mostly at 'on'. Right, masked: all above the diagonal is white, no word looks at a later one.")
+fig = plots.attention_map(torch.stack([attention_map, masked_map]), words,
+                          titles=["no mask", "masked"])
+alt = ("Two attention maps of 'the cat sat on the mat'. Left, without a mask: "
+       "'sat' looks mostly at 'cat', "
+       "'mat' mostly at 'on'. Right, masked: all above the diagonal is white, "
+       "no word looks at a later one.")
 plots.show(fig, alt)
 
 # %% [markdown]
@@ -143,8 +146,10 @@ plots.show(fig, alt)
 
 # %%
 fig = plots.flow("a choice", "what it likes")
-plots.show(fig, "X goes to S(X), which makes scores, and to G(X), which makes values. The mask and a softmax turn the "
-                "scores into weights; the weighted means of the values are Y. The box of S is filled: it is a choice.")
+plots.show(fig, "X goes to S(X), which makes scores, and to G(X), which makes values. "
+                "The mask and a softmax turn the "
+                "scores into weights; the weighted means of the values are Y. "
+                "The box of S is filled: it is a choice.")
 
 # %% [markdown]
 # ## What the series is about: where do the scores come from?
@@ -435,7 +440,8 @@ def split_heads(features, head):
         head: the number of heads.
 
     Returns:
-        "batch head length d_head". Of each token, head 0 has the first d_head features, head 1 the next d_head, ...
+        "batch head length d_head". Of each token, head 0 has the first d_head features, head 1 the
+        next d_head, ...
     """
     ### BEGIN SOLUTION
     return rearrange(features, "batch length (head d_head) -> batch head length d_head", head=head)
@@ -490,16 +496,19 @@ def weighted_sum(weights, value):
     """Let each head mix its own part of the values with its own weights.
 
     Args:
-        weights: "batch head query key"; every row, along key, sums to 1. As many queries as keys: the same tokens.
+        weights: "batch head query key"; every row, along key, sums to 1. As many queries as keys:
+        the same tokens.
         value: "batch key d_model", where d_model = head * d_head, as in exercise 00.1.
 
     Returns:
-        "batch query d_model": first the d_head features that head 0 has mixed, then those of head 1, ...
+        "batch query d_model": first the d_head features that head 0 has mixed, then those of head
+        1, ...
     """
     ### BEGIN SOLUTION
     head = weights.shape[1]
     parts = rearrange(value, "batch key (head d_head) -> batch head key d_head", head=head)
-    mixed = einsum(weights, parts, "batch head query key, batch head key d_head -> batch head query d_head")
+    mixed = einsum(weights, parts, "batch head query key, batch head key d_head -> batch "
+                                   "head query d_head")
     return rearrange(mixed, "batch head query d_head -> batch query (head d_head)")
     ### END SOLUTION
 
@@ -571,8 +580,8 @@ def hide_the_trap(batch, length, head, d_head):
         batch, length, head, d_head: sizes, each at least 1. length * head is at least 2.
 
     Returns:
-        "batch length d_model", where d_model = head * d_head. Every sentence holds two different numbers or more,
-        all of them finite.
+        "batch length d_model", where d_model = head * d_head. Every sentence holds two different
+        numbers or more, all of them finite.
     """
     ### BEGIN SOLUTION
     features = torch.zeros(batch, length, head * d_head)
@@ -612,7 +621,8 @@ check("00.3", hide_the_trap)
 # %% solution="00.3"
 def hide_the_trap_in_circles(batch, length, head, d_head):
     place = torch.arange(length * head)
-    came_from = rearrange(place, "(length head) -> (head length)", head=head)  # what the split puts there
+    # what the split puts there
+    came_from = rearrange(place, "(length head) -> (head length)", head=head)
     circle = place
     for _ in place:  # every block takes the smaller name of the two, until a circle has one name
         circle = torch.minimum(circle, circle[came_from])
@@ -813,8 +823,10 @@ tokens, _ = ask(sentence.repeat(places, 1), torch.arange(places)[:, None])
 maps = torch.stack([run(model, tokens)[1] for model in models.values()])
 keys = [vocabulary[token] for token in sentence[0]] + ["?"]
 fig = plots.attention_map(maps, questions, keys=keys, titles=list(models))
-plots.show(fig, "Two maps; a row is a question, a column a word of the sentence. Left, Dense: the row of '0?' is "
-                "black at the first word, '1?' at the second, and so on. Right, Random: all five rows are equal.")
+plots.show(fig, "Two maps; a row is a question, a column a word of the sentence. Left, Dense: "
+                "the row of '0?' is "
+                "black at the first word, '1?' at the second, and so on. Right, Random: "
+                "all five rows are equal.")
 
 # %% [markdown]
 # There is the reason. In Dense the row of weights is made from the question, and five questions have learned five rows.
@@ -825,7 +837,8 @@ plots.show(fig, "Two maps; a row is a question, a column a word of the sentence.
 for name, model in models.items():
     with torch.no_grad():
         guesses, _ = run(model, tokens)
-    print(f"{name:7} different answers to the five questions: {len(guesses.argmax(dim=1).unique())}")
+    print(f"{name:7} different answers to the five questions: "
+          f"{len(guesses.argmax(dim=1).unique())}")
 
 # %% [markdown]
 # And yet the winner compares nothing. To find its place it reads one token, its own, and it does not know which words
@@ -856,13 +869,15 @@ NEEDED = {"torch": "2.6", "numpy": "1.26", "einops": "0.8", "matplotlib": "3.9",
 
 def older(installed, needed):
     """Compare the first two numbers: "2.13.0+cpu" is newer than "2.6"."""
-    installed, needed = ([int(number) for number in re.findall(r"\d+", text)[:2]] for text in (installed, needed))
+    installed, needed = ([int(number) for number in re.findall(r"\d+", text)[:2]]
+                         for text in (installed, needed))
     return installed < needed
 
 
 def python_line(installed=sys.version):
     if older(installed, PYTHON):
-        return f"FIX   Python is {installed.split()[0]}, but must be {PYTHON} or newer: install a newer Python"
+        installed = installed.split()[0]
+        return f"FIX   Python is {installed}, but must be {PYTHON} or newer: install a newer Python"
     return "ok    Python"
 
 
@@ -872,7 +887,8 @@ def package_line(name, needed):
         installed = importlib.import_module(name).__version__
     except Exception as error:
         return f"FIX   {name} cannot be imported ({error}): {repair}"
-    return f"FIX   {name} is {installed}, too old: {repair}" if older(installed, needed) else f"ok    {name}"
+    return f"FIX   {name} is {installed}, too old: {repair}" if older(installed,
+                                                                      needed) else f"ok    {name}"
 
 # %% fold=true
 # @title Look at the library, the texts and the device
@@ -880,7 +896,8 @@ def library_line():
     try:
         importlib.import_module("synth_lib.attention")
     except Exception as error:
-        return f"FIX   synth_lib cannot be imported ({error}): run the first code cell and do what it says"
+        repair = "run the first code cell and do what it says"
+        return f"FIX   synth_lib cannot be imported ({error}): {repair}"
     return "ok    synth_lib"
 
 
@@ -896,7 +913,9 @@ def data_line():
 
 def find_device():
     import torch  # here, so that this cell runs where torch is missing
-    return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def device_line():
@@ -905,7 +924,9 @@ def device_line():
         total = torch.ones(6, 8, device=find_device()).sum().item()
     except Exception as error:
         return f"FIX   device: it does not compute ({error}): update its driver, or go on in Colab"
-    return "ok    device" if total == 48 else f"FIX   device: it adds 48 ones to {total}: restart the machine"
+    if total == 48:
+        return "ok    device"
+    return f"FIX   device: it adds 48 ones to {total}: restart the machine"
 
 # %% [markdown]
 # Now ask them. Every line says `ok`, or `FIX` and what to do.
@@ -916,7 +937,8 @@ lines += [package_line(name, needed) for name, needed in NEEDED.items()]
 lines += [library_line(), data_line(), device_line()]
 print("\n".join(lines))
 all_is_well = all(line.startswith("ok") for line in lines)
-print("\nAll is well: go on." if all_is_well else "\nDo what the first FIX line says, then start afresh.")
+print("\nAll is well: go on." if all_is_well
+      else "\nDo what the first FIX line says, then start afresh.")
 
 # %% [markdown]
 # What would a bad line look like? Ask for a package that does not exist:

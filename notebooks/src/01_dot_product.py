@@ -39,7 +39,8 @@ from synth_lib.shapes import Axes
 
 
 def agree(one, other):
-    """Same shape, same dtype, same values. (torch.allclose alone would stretch a smaller tensor.)"""
+    """Same shape, same dtype, same values. (torch.allclose alone would stretch a smaller
+    tensor.)"""
     assert one.shape == other.shape and one.dtype == other.dtype, "another shape or dtype"
     assert torch.allclose(one, other, rtol=1e-4, atol=1e-5), "other values"
 
@@ -147,12 +148,13 @@ x = axes(x, "length d_model", "x")
 # %%
 plots.show(
     plots.flow("dot product", "all tokens, in pairs"),
-    "the flow of the layer. X goes into S, which compares all tokens in pairs, and into G, the values. The scores "
+    "the flow of the layer. X goes into S, which compares all tokens in pairs, and into G, "
+    "the values. The scores "
     "go through mask and softmax and become weights; the weights mix the values; the result is Y.",
 )
 
 # %%
-# The first four columns of three 12 x 12 matrices; the other columns belong to heads that come later.
+# The first four columns of three 12 x 12 matrices; the others belong to heads that come later.
 W_query, W_key, W_value = (draw(seed, 12, 12, high=0.5)[:, :4] for seed in (23831, 23832, 7))
 
 # The three matrices of the table above. The first line also fixes d_head: 4.
@@ -295,10 +297,10 @@ for function in (scores_with_loops, scores_with_matmul, scores_with_einsum):
 def newest_row(token, keys, W_query, W_key):
     """The scores of the newest token for all tokens so far and for itself, scaled as above.
 
-    token: d_model. keys: key d_head, of the tokens before it, the oldest first; for the first token of a text
-    this table has no row, 0 d_head. W_query: d_model d_head. W_key: d_model d_head.
-    Returns two tensors: the row of scores, one number for each token up to the newest, and the keys to keep for
-    the next token, one row more than before.
+    token: d_model. keys: key d_head, of the tokens before it, the oldest first; for the first token
+    of a text this table has no row, 0 d_head. W_query: d_model d_head. W_key: d_model d_head.
+    Returns two tensors: the row of scores, one number for each token up to the newest, and the keys
+    to keep for the next token, one row more than before.
     """
     ### BEGIN SOLUTION
     keys = torch.cat([keys, (token @ W_key)[None]])
@@ -353,7 +355,8 @@ check("01.1", newest_row_by_names)
 def print_sums(name, table):
     """The sums of the rows and of the columns."""
     for axis, dim in (("rows", 1), ("columns", 0)):
-        print(f"{name}: its {axis} sum to", *(f"{total:.2f}" for total in table.sum(dim=dim).tolist()))
+        print(f"{name}: its {axis} sum to",
+              *(f"{total:.2f}" for total in table.sum(dim=dim).tolist()))
 
 
 weights = axes(scores.softmax(dim=-1), "query key", "weights")
@@ -440,7 +443,8 @@ wide_scores = wide_query @ wide_key.T
 both = torch.stack([(wide_scores / sqrt(256)).softmax(dim=-1), wide_scores.softmax(dim=-1)])
 plots.show(
     plots.attention_map(both, list("012345"), titles=["divided by 16", "not divided"]),
-    "two attention maps of the same random queries and keys, 256 numbers each. Left, divided: every row "
+    "two attention maps of the same random queries and keys, 256 numbers each. Left, "
+    "divided: every row "
     "has several grey cells. Right, not divided: every row has one black cell and five white ones.",
 )
 print("rows with a weight above 0.9:", (both.amax(dim=-1) > 0.9).sum(dim=-1).tolist(), "of 6")
@@ -491,12 +495,16 @@ other_weights = other_scores.softmax(dim=-1)
 score_change = axes((other_scores - scores).abs(), "query key", "score_change")
 weight_change = axes((other_weights - weights).abs(), "query key", "weight_change")
 changes = torch.stack([score_change, weight_change])
-changes = changes / changes.amax(dim=-1, keepdim=True)  # so that rows with small changes can be seen as well
+# so that rows with small changes can be seen as well
+changes = changes / changes.amax(dim=-1, keepdim=True)
 tokens = ["the", "dog/cat", *words[2:]]
 plots.show(
-    plots.attention_map(changes, tokens, titles=["scores", "weights"], label="change (1 = largest of row)"),
-    "how much each score and each weight changes when dog becomes cat. Each row is drawn by its own scale: "
-    "its largest change is black, so compare within a row only. Left, the scores: a cross of row 1 and column 1, "
+    plots.attention_map(changes, tokens, titles=["scores", "weights"],
+                        label="change (1 = largest of row)"),
+    "how much each score and each weight changes when dog becomes cat. Each row is drawn by "
+    "its own scale: "
+    "its largest change is black, so compare within a row only. Left, the scores: "
+    "a cross of row 1 and column 1, "
     "all else is white. Right, the weights: every row has grey cells outside of column 1.",
 )
 compare_guess(my_guess, {
@@ -566,7 +574,8 @@ agree(maps[0], weights)
 looks_at = [words[j] for j in maps[:, 2].argmax(dim=-1).tolist()]
 plots.show(
     plots.attention_map(maps, words),
-    "the attention maps of three heads, side by side. They differ in every row. Row saw is darkest at "
+    "the attention maps of three heads, side by side. They differ in every row. "
+    "Row saw is darkest at "
     + ", ".join(f"{word} in head {h}" for h, word in enumerate(looks_at))
     + ".",
 )
@@ -593,7 +602,8 @@ keys = axes_heads(split(two_sentences @ WK), "batch head key d_head", "keys")
 values = axes_heads(split(two_sentences @ WV), "batch head key d_head", "values")
 pattern = "batch head query d_head, batch head key d_head -> batch head query key"
 all_scores = einsum(queries, keys, pattern)
-all_weights = axes_heads((all_scores / sqrt(4)).softmax(dim=-1), "batch head query key", "all_weights")
+all_weights = axes_heads((all_scores / sqrt(4)).softmax(dim=-1), "batch head query key",
+                         "all_weights")
 agree(all_weights[0], maps)
 
 # %% [markdown]
@@ -622,9 +632,10 @@ def torch_maps(x, in_proj_weight, in_proj_bias, head):
     """The attention maps of nn.MultiheadAttention(d_model, head), from its parameters.
 
     x: batch length d_model. head: the number of heads; each owns neighbouring features, as above.
-    in_proj_weight: 3 d_model in all, then d_model. Its first d_model rows make the queries, the next the keys, the
-    last the values, each part stored as nn.Linear stores its matrix. in_proj_bias: 3 d_model numbers in all, in the
-    same order: they are added to the queries, keys and values.
+    in_proj_weight: 3 d_model in all, then d_model. Its first d_model rows make the queries, the
+    next the keys, the last the values, each part stored as nn.Linear stores its matrix.
+    in_proj_bias: 3 d_model numbers in all, in the same order: they are added to the queries, keys
+    and values.
     Returns the weights, batch head query key.
     """
     ### BEGIN SOLUTION
@@ -632,7 +643,8 @@ def torch_maps(x, in_proj_weight, in_proj_bias, head):
     projected = x @ in_proj_weight.T + in_proj_bias
     query, key, _ = projected.chunk(3, dim=-1)
     query, key = (rearrange(features, pattern, head=head) for features in (query, key))
-    scores = einsum(query, key, "batch head query d_head, batch head key d_head -> batch head query key")
+    scores = einsum(query, key, "batch head query d_head, batch head key d_head -> batch "
+                                "head query key")
     return (scores / sqrt(query.shape[-1])).softmax(dim=-1)
     ### END SOLUTION
 
@@ -668,7 +680,8 @@ check("01.2", torch_maps)
 # %% solution="01.2"
 def torch_maps_by_torch(x, in_proj_weight, in_proj_bias, head):
     layer = nn.MultiheadAttention(x.shape[-1], head, batch_first=True)
-    layer.load_state_dict({**layer.state_dict(), "in_proj_weight": in_proj_weight, "in_proj_bias": in_proj_bias})
+    layer.load_state_dict({**layer.state_dict(), "in_proj_weight": in_proj_weight,
+                           "in_proj_bias": in_proj_bias})
     return layer(x, x, x, average_attn_weights=False)[1].detach()
 
 
@@ -726,7 +739,8 @@ causal_weights = axes_heads(causal_weights, "batch head query key", "causal_weig
 of_sentence_1 = torch.stack([padded_weights[1, 0], causal_weights[1, 0]])
 plots.show(
     plots.attention_map(of_sentence_1, padded_words[1], titles=["padding", "and causal"]),
-    "two maps of 'a bird saw' and three fillers, head 0. Left, padding masked: the three columns of the "
+    "two maps of 'a bird saw' and three fillers, head 0. Left, padding masked: "
+    "the three columns of the "
     "fillers are white. Right, causal too: all above the diagonal is white as well.",
 )
 
@@ -790,10 +804,12 @@ agree(safe[1:], naive[1:])
 def masked_weights(scores, allowed):
     """Softmax along the keys that are allowed.
 
-    scores: batch head query key, float32; any number from -10,000 to 10,000, also where it is forbidden.
+    scores: batch head query key, float32; any number from -10,000 to 10,000, also where it is
+    forbidden.
     allowed: bool, batch 1 query key, True = may be attended, for all heads alike.
-    Returns the weights, batch head query key. A row is the softmax over its allowed keys alone; what a forbidden key
-    scores makes no difference, and its weight is 0. A row in which no key is allowed is all zeros.
+    Returns the weights, batch head query key. A row is the softmax over its allowed keys alone;
+    what a forbidden key scores makes no difference, and its weight is 0. A row in which no key is
+    allowed is all zeros.
     """
     ### BEGIN SOLUTION
     weights = scores.masked_fill(~allowed, float("-inf")).softmax(dim=-1)
@@ -856,7 +872,8 @@ def parameters(module):
 
 for d_model, head, max_length in [(12, 3, 6), (12, 4, 6), (12, 3, 100), (512, 8, 256)]:
     counted = parameters(DotProduct(d_model, head, max_length, bias=False))
-    print(f"d {d_model:3}, heads {head}, l {max_length:3}: counted {counted:7,}, formula {2 * d_model**2:7,}")
+    print(f"d {d_model:3}, heads {head}, l {max_length:3}: counted {counted:7,}, "
+          f"formula {2 * d_model**2:7,}")
 
 # %% [markdown]
 # More heads are smaller ones. The length makes no difference, although the library asks for the longest one,
@@ -891,8 +908,10 @@ def formula(batch, length, d_model):
 
 
 for batch, length, d_model, head in [(1, 6, 12, 3), (2, 6, 12, 3), (2, 6, 12, 4), (2, 50, 64, 8)]:
-    counted = multiply_adds(DotProduct(d_model, head, max_length=50), torch.randn(batch, length, d_model))
-    print(f"batch {batch}, l {length:2}, d {d_model:2}, heads {head}: counted {counted:9,}, formula",
+    counted = multiply_adds(DotProduct(d_model, head, max_length=50),
+                            torch.randn(batch, length, d_model))
+    print(f"batch {batch}, l {length:2}, d {d_model:2}, heads {head}: "
+          f"counted {counted:9,}, formula",
           f"{formula(batch, length, d_model):9,}")
 
 # %% [markdown]
@@ -914,7 +933,8 @@ comparison, projections = counted_parts(length=20, d_model=32)
 for what, length, d_model in [("d doubled", 20, 64), ("l doubled", 40, 32)]:
     grown = counted_parts(length, d_model)
     factors_grown = [grown[0] / comparison, grown[1] / projections]
-    print(f"{what}: comparison {factors_grown[0]:.0f} times, projections {factors_grown[1]:.0f} times")
+    print(f"{what}: comparison {factors_grown[0]:.0f} times, "
+          f"projections {factors_grown[1]:.0f} times")
 
 # %% [markdown]
 # The comparison, $l^2 d$, grows with $d$ itself, the projections, $l\,d^2$, with its square, and nothing with $d^3$: no
@@ -993,11 +1013,13 @@ def whole_parts(length, d_model):
     """The multiply-adds of all projections of a layer, and of what works on pairs, counted."""
     x = torch.randn(1, length, d_model)
     layer = Attention(d_model, head=1, max_length=length, score="dot_product")
-    projections = sum(multiply_adds(part, x) for part in layer.modules() if isinstance(part, nn.Linear))
+    projections = sum(multiply_adds(part, x) for part in layer.modules()
+                      if isinstance(part, nn.Linear))
     return projections, multiply_adds(layer, x) - projections
 
 
-assert len(set(counted_parts(length=64, d_model=32))) == 1  # for the scores alone they are equal at 2 d
+# for the scores alone they are equal at 2 d
+assert len(set(counted_parts(length=64, d_model=32))) == 1
 (equal_at,) = [length for length in range(1, 97) if len(set(whole_parts(length, d_model=24))) == 1]
 compare_guess(whole_layer, {"the length, as a multiple of d": equal_at // 24})
 
@@ -1131,7 +1153,8 @@ class DotProductAttention(nn.Module):
 
     def split(self, x):
         pattern = "batch length (head d_head) -> batch head length d_head"
-        return [rearrange(part(x), pattern, head=self.head) for part in (self.query, self.key, self.value)]
+        return [rearrange(part(x), pattern, head=self.head)
+                for part in (self.query, self.key, self.value)]
 
     def merge(self, mixed):
         return rearrange(mixed, "batch head query d_head -> batch query (head d_head)")
@@ -1141,7 +1164,8 @@ class DotProductAttention(nn.Module):
         pattern = "batch head query d_head, batch head key d_head -> batch head query key"
         scores = einsum(query, key, pattern) / sqrt(query.shape[-1])
         weights = masks.masked_softmax(scores, allowed)
-        return self.output(self.merge(weights @ value)), weights  # equation (3), then the output projection
+        # equation (3), then the output projection
+        return self.output(self.merge(weights @ value)), weights
 
 # %% [markdown]
 # Predict the two shapes that come back. Then run it, on the two sentences with their padding and causal mask.
@@ -1164,7 +1188,8 @@ our_weights = axes_heads(our_weights, "batch head query key", "our_weights")
 # @title The library's layer, and torch's function, give the same maps, results and gradients
 library = Attention(d_model=12, head=3, max_length=8, score="dot_product", causal=True)
 names = {  # ours -> the library's
-    name: "score." + name if name.startswith(("query", "key")) else name for name in ours.state_dict()
+    name: "score." + name if name.startswith(("query", "key")) else name
+    for name in ours.state_dict()
 }
 library.load_state_dict({names[name]: parameter for name, parameter in ours.state_dict().items()})
 library_y, library_weights = library(padded, mask=real)
@@ -1236,7 +1261,8 @@ class WhoSaw(nn.Module):
 
 
 def train(model, steps=300):
-    """Adam moves all parameters a little, again and again, so that the right noun gets a larger number."""
+    """Adam moves all parameters a little, again and again, so that the right noun gets a larger
+    number."""
     tokens, who = sentences(pairs)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     for _ in range(steps):
@@ -1257,7 +1283,8 @@ def pairs_right(model):
     """For how many of the new pairs both orders are right."""
     tokens, who = sentences(new_pairs)
     right = model(tokens)[0].argmax(dim=1) == who
-    return sum(all(right[i] for i, pair in enumerate(new_pairs) if set(pair) == both) for both in kept)
+    return sum(all(right[i] for i, pair in enumerate(new_pairs) if set(pair) == both)
+               for both in kept)
 
 
 models = {}
@@ -1270,11 +1297,15 @@ compare_guess(my_guess, {name: pairs_right(model) for name, model in models.item
 # %%
 # Output varies: the last digits of trained weights are those of the machine.
 tokens, _ = sentences([("dog", "bird"), ("bird", "dog")])
-rows = [model(tokens)[1][:, 0, 2] for model in models.values()]  # the row of "saw", in both sentences
+# the row of "saw", in both sentences
+rows = [model(tokens)[1][:, 0, 2] for model in models.values()]
 plots.show(
-    plots.attention_map(torch.stack(rows), ["dog,bird", "bird,dog"], keys=list("012345"), titles=list(models)),
-    "where saw looks, a row for each of two sentences that were not in training: who saw, and who was seen. A column "
-    "for each position. Left, with positions: nearly all weight lies on position 1, the one who saw. Right, without: "
+    plots.attention_map(torch.stack(rows), ["dog,bird", "bird,dog"], keys=list("012345"),
+                        titles=list(models)),
+    "where saw looks, a row for each of two sentences that were not in training: who saw, "
+    "and who was seen. A column "
+    "for each position. Left, with positions: nearly all weight lies on position 1, "
+    "the one who saw. Right, without: "
     "the two nouns, at positions 1 and 5, share most of it, in both sentences alike.",
 )
 
@@ -1291,7 +1322,8 @@ plots.show(
 tokens, _ = sentences(new_pairs)
 for name, model in models.items():
     of_pairs = dict(zip(new_pairs, model(tokens)[0].detach(), strict=True))
-    apart = min((of_pairs[one, other] - of_pairs[other, one]).abs().max() for one, other in new_pairs)
+    apart = min((of_pairs[one, other] - of_pairs[other, one]).abs().max()
+                for one, other in new_pairs)
     assert apart > 0.1 if name == "with positions" else apart < 1e-3
 
 # %% [markdown]
@@ -1309,11 +1341,12 @@ for name, model in models.items():
 def hidden_keys(length):
     """Keys of two features, such that only two of them can ever win.
 
-    length: how many keys, 4 to 100. Returns the keys, float32, key d_head, with d_head = 2, no two of them the same
-    (they differ by at least 0.01 in some number), and no number larger than 100 or below -100.
-    A key wins for a query, any two numbers, if its score is larger than those of all others; a difference as small
-    as rounding does not count, and a tie is no win. Whatever the query, only two of your keys, always the same two,
-    may win.
+    length: how many keys, 4 to 100. Returns the keys, float32, key d_head, with d_head = 2, no two
+    of them the same (they differ by at least 0.01 in some number), and no number larger than 100 or
+    below -100.
+    A key wins for a query, any two numbers, if its score is larger than those of all others; a
+    difference as small as rounding does not count, and a tie is no win. Whatever the query, only
+    two of your keys, always the same two, may win.
     """
     ### BEGIN SOLUTION
     keys = torch.zeros(length, 2)

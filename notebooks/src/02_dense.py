@@ -110,7 +110,8 @@ x = axes(embed(words), "length d_model", "x")
 # %%
 plots.show(
     plots.flow("Dense", "its own token"),
-    "the flow of the layer. X goes into S, in which each row reads its own token, and into G, the values. The scores "
+    "the flow of the layer. X goes into S, in which each row reads its own token, and into G, "
+    "the values. The scores "
     "go through mask and softmax and become weights; the weights mix the values; the result is Y.",
 )
 
@@ -162,7 +163,8 @@ print_rows(words, scores)
 def linear_scores(x, W1, b1, W2, b2):
     """Equation (2) for every token of every sentence.
 
-    x: batch length d_model. W1: d_head d_model, b1: d_head. W2: key d_head, b2: key; output axis first.
+    x: batch length d_model. W1: d_head d_model, b1: d_head. W2: key d_head, b2: key; output axis
+    first.
     d_head is as large as d_model. Returns the scores, batch query key.
     """
     ### BEGIN SOLUTION
@@ -217,7 +219,8 @@ agree(dense_scores(x, W1, b1, W2, b2), scores)
 agree(module(x), scores)
 factors = draw(6, 6, high=2)
 (module(x) * factors).sum().backward()
-of_module = [module[0].weight.grad.T, module[0].bias.grad, module[2].weight.grad.T, module[2].bias.grad]
+of_module = [module[0].weight.grad.T, module[0].bias.grad, module[2].weight.grad.T,
+             module[2].bias.grad]
 for function in (scores_with_loops, dense_scores):
     parameters = [parameter.clone().requires_grad_() for parameter in (W1, b1, W2, b2)]
     ours = torch.autograd.grad((function(x, *parameters) * factors).sum(), parameters)
@@ -249,7 +252,8 @@ for name, F in {"without relu": without_relu, "with relu": dense_scores}.items()
     )
     agreeing = looks_at == looks_too
     elsewhere = int((middle != looks_at)[agreeing].sum())
-    print(f"{name:12}: {int(agreeing.sum())} pairs look at the same position, {elsewhere} of their middles elsewhere")
+    print(f"{name:12}: {int(agreeing.sum())} pairs look at the same position, {elsewhere} of their "
+          "middles elsewhere")
 
 # %% [markdown]
 # Without the relu it is 0, and must be, for any parameters. With it some dents are there, although these parameters
@@ -267,7 +271,8 @@ y = axes(weights @ value, "query d_model", "y")
 positions = list("012345")
 plots.show(
     plots.attention_map(weights, words, keys=positions),
-    "the attention map of Dense: a row for each of six words, a column for each position. The darkest position, "
+    "the attention map of Dense: a row for each of six words, a column for each position. "
+    "The darkest position, "
     "row by row: " + " ".join(map(str, weights.argmax(dim=1).tolist())) + ".",
 )
 
@@ -290,7 +295,8 @@ other_weights = dense_scores(other_x, W1, b1, W2, b2).softmax(dim=-1)
 change = axes((other_weights - weights).abs(), "query key", "change")
 plots.show(
     plots.attention_map(change, ["the", "dog/cat", *words[2:]], keys=positions, label="change"),
-    "how much each weight changes when dog becomes cat. Only the row of dog/cat has grey or black cells; "
+    "how much each weight changes when dog becomes cat. Only the row of dog/cat has grey "
+    "or black cells; "
     "every other row is white.",
 )
 
@@ -316,8 +322,10 @@ compare_guess(my_guess, {
 
 # %%
 def print_blocks(score):
-    """A line for each row i: 1 where the block of token n holds a derivative that is more than rounding."""
-    jacobian = axes(torch.autograd.functional.jacobian(score, x), "query key length d_model", "jacobian")
+    """A line for each row i: 1 where the block of token n holds a derivative that is more than
+    rounding."""
+    jacobian = axes(torch.autograd.functional.jacobian(score, x),
+                    "query key length d_model", "jacobian")
     for word, row in zip(words, jacobian, strict=True):
         print(f"{word:>6}", *[int(row[:, n].abs().max() > 1e-5) for n in range(6)])
 
@@ -342,7 +350,8 @@ def scores_again(kind, scores, words, new_words):
     """The scores of a new sentence, from those of another one and the same layer.
 
     kind: "dense" or "dot product". scores: query key, of the sentence `words`, a list of words.
-    new_words: a list of words that all occur in `words`, in any order, some perhaps twice; it is not longer.
+    new_words: a list of words that all occur in `words`, in any order, some perhaps twice; it is
+    not longer.
     Returns the scores of the new sentence, query key, each axis as long as new_words.
     """
     ### BEGIN SOLUTION
@@ -397,7 +406,8 @@ check("02.2", scores_again_in_loops)
 
 # %%
 axes_heads = Axes(batch=2, head=3, length=6, d_model=12)  # d_head = 4
-W2_heads = axes_heads(rearrange(W2, "(head d_head) key -> head d_head key", head=3), "head d_head key", "W2_heads")
+W2_heads = axes_heads(rearrange(W2, "(head d_head) key -> head d_head key", head=3),
+                      "head d_head key", "W2_heads")
 b2_heads = axes_heads(draw(3, 6, high=0.5), "head key", "b2_heads")
 maps = []
 for h in range(3):
@@ -428,7 +438,8 @@ axes_max = Axes(length=8, d_model=12)  # the layer; `axes` is still for this sen
 W2_max = axes_max(draw(12, 8, high=0.5), "d_head key", "W2_max")
 b2_max = axes_max(draw(8, high=0.5), "key", "b2_max")
 full = dense_scores(x, W1, b1, W2_max, b2_max)
-for name, cut in {"before": full[:, :6].softmax(dim=-1), "after": full.softmax(dim=-1)[:, :6]}.items():
+for name, cut in {"before": full[:, :6].softmax(dim=-1),
+                  "after": full.softmax(dim=-1)[:, :6]}.items():
     print(f"cut {name:6}: the rows sum to", *(f"{total:.2f}" for total in cut.sum(dim=1).tolist()))
 
 # %% [markdown]
@@ -453,16 +464,18 @@ except ValueError as error:
 def saved_maps(x, hidden_weight, hidden_bias, weight, bias):
     """The attention maps of a Dense layer of the library, from the parameters of its score.
 
-    x: batch length d_model, with length <= max_length. hidden_weight: (head d_head) d_model, output axis
-    first, as nn.Linear stores it. hidden_bias: (head d_head).
+    x: batch length d_model, with length <= max_length. hidden_weight: (head d_head) d_model, output
+    axis first, as nn.Linear stores it. hidden_bias: (head d_head).
     weight: head d_head max_length, the W2 of each head, for x @ W2. bias: head max_length.
     Returns the weights, batch head query key; query and key have the size of length.
     """
     ### BEGIN SOLUTION
     length = x.shape[1]
     hidden = torch.relu(x @ hidden_weight.T + hidden_bias)
-    hidden = rearrange(hidden, "batch query (head d_head) -> batch head query d_head", head=len(weight))
-    scores = einsum(hidden, weight[..., :length], "batch head query d_head, head d_head key -> batch head query key")
+    hidden = rearrange(hidden, "batch query (head d_head) -> batch head query d_head",
+                       head=len(weight))
+    scores = einsum(hidden, weight[..., :length], "batch head query d_head, "
+                                                  "head d_head key -> batch head query key")
     return (scores + bias[:, None, :length]).softmax(dim=-1)
     ### END SOLUTION
 
@@ -518,8 +531,10 @@ def parameters(module):
 
 
 for head, max_length in [(8, 32), (4, 32), (8, 64), (8, 128)]:
-    dense, dot = (parameters(kind(64, head, max_length, bias=False)) for kind in (Dense, DotProduct))
-    print(f"d 64, heads {head}, l {max_length:3}: Dense {dense:6,}, formula {64**2 + 64 * max_length:6,}, dot {dot:6,}")
+    dense, dot = (parameters(kind(64, head, max_length, bias=False))
+                  for kind in (Dense, DotProduct))
+    print(f"d 64, heads {head}, l {max_length:3}: Dense {dense:6,}, "
+          f"formula {64**2 + 64 * max_length:6,}, dot {dot:6,}")
 
 # %% [markdown]
 # ### Multiply-adds
@@ -536,7 +551,8 @@ def multiply_adds(module, x):
 
 batch, length, d_model = 2, 6, 12
 for kind, projections in ((Dense, 1), (DotProduct, 2)):
-    counted = multiply_adds(kind(d_model, head=3, max_length=8), torch.randn(batch, length, d_model))
+    counted = multiply_adds(kind(d_model, head=3, max_length=8),
+                            torch.randn(batch, length, d_model))
     formula = batch * (projections * length * d_model**2 + length**2 * d_model)
     print(f"{kind.__name__:>10}: counted {counted:6,}, formula {formula:6,}")
 
@@ -554,9 +570,9 @@ def layer_cost(batch, length, max_length, d_model, head):
     """What Attention(d_model, head, max_length, score="dense") costs.
 
     Returns two whole numbers, (parameters, multiply_adds):
-    the parameters of the scores, of the value projection and of the output projection, biases included
-    (b2 is head max_length); the multiply-adds of one forward pass over x: batch length d_model, biases,
-    relu and softmax not counted.
+    the parameters of the scores, of the value projection and of the output projection, biases
+    included (b2 is head max_length); the multiply-adds of one forward pass over x: batch length
+    d_model, biases, relu and softmax not counted.
     """
     ### BEGIN SOLUTION
     linear = d_model * d_model + d_model  # hidden layer, values, output: one each
@@ -591,7 +607,8 @@ check("02.4", layer_cost)
 def layer_cost_listed(batch, length, max_length, d_model, head):
     d_head = d_model // head
     matrices = [(d_model, d_model)] * 3 + [(d_head, max_length)] * head
-    products = [(length, d_model, d_model)] * 3 + [(length, d_head, length), (length, length, d_head)] * head
+    products = [(length, d_model, d_model)] * 3 + [(length, d_head, length),
+                                                   (length, length, d_head)] * head
     numbers = sum(rows * columns + columns for rows, columns in matrices)
     return numbers, batch * sum(r * s * t for r, s, t in products)
 
@@ -630,9 +647,10 @@ def depends_on(score, x):
     """Which row of the scores depends on which token?
 
     score: a smooth function, length d_model -> query key; its derivatives miss no dependence.
-    x: length d_model. Returns a bool tensor, query length: entry [i, n] is True if some number in row i of
-    score(x) changes when some number of token n changes. A derivative of less than 0.00001, or a difference of less
-    than that when numbers are changed by about 1, counts as rounding, not as dependence.
+    x: length d_model. Returns a bool tensor, query length: entry [i, n] is True if some number in
+    row i of score(x) changes when some number of token n changes. A derivative of less than
+    0.00001, or a difference of less than that when numbers are changed by about 1, counts as
+    rounding, not as dependence.
     """
     ### BEGIN SOLUTION
     before = score(x)
@@ -705,13 +723,15 @@ check("02.5", depends_on_by_derivatives)
 # %%
 torch.manual_seed(0)
 v = torch.rand(4, 5)
-for tokens, kind in ((torch.rand(4, 5), "numbers between 0 and 1"), (torch.randn(4, 5), "numbers around 0")):
+for tokens, kind in ((torch.rand(4, 5), "numbers between 0 and 1"),
+                     (torch.randn(4, 5), "numbers around 0")):
     for bias in (True, False):
         closer = 0
         for _ in range(200):
             F = nn.Sequential(nn.Linear(5, 5, bias=bias), nn.ReLU(), nn.Linear(5, 4, bias=bias))
             rows = F(tokens).softmax(dim=-1) @ v
-            closer += int((rows.amax(dim=0) - rows.amin(dim=0)).max() < (rows - v.mean(dim=0)).abs().max())
+            spread = (rows.amax(dim=0) - rows.amin(dim=0)).max()
+            closer += int(spread < (rows - v.mean(dim=0)).abs().max())
         print(f"{kind:23}, {'with' if bias else 'without'} biases: {closer}")
 
 # %% [markdown]
@@ -732,9 +752,12 @@ two_sentences = axes_heads(torch.stack([x, other_x]), "batch length d_model", "t
 
 def by_hand(x, layer):
     W, b, S = layer.score.hidden.weight.T, layer.score.hidden.bias, layer.score
-    hidden = rearrange((x @ W + b).relu(), "batch length (head d_head) -> batch head length d_head", head=3)
-    value = rearrange(layer.value(x), "batch length (head d_head) -> batch head length d_head", head=3)
-    weights = (hidden @ S.weight[:, :, : x.shape[1]] + S.bias[:, None, : x.shape[1]]).softmax(dim=-1)
+    hidden = rearrange((x @ W + b).relu(),
+                       "batch length (head d_head) -> batch head length d_head", head=3)
+    value = rearrange(layer.value(x),
+                      "batch length (head d_head) -> batch head length d_head", head=3)
+    weights = (hidden @ S.weight[:, :, : x.shape[1]]
+               + S.bias[:, None, : x.shape[1]]).softmax(dim=-1)
     mixed = rearrange(weights @ value, "batch head query d_head -> batch query (head d_head)")
     return layer.output(mixed), weights
 
@@ -743,7 +766,8 @@ gradients = []
 for layer in (library, lambda x: by_hand(x, library)):
     our_y, our_weights = layer(two_sentences)
     axes_heads(our_weights, "batch head query key", "our_weights")
-    gradients.append([our_y, our_weights, *torch.autograd.grad(our_y.square().sum(), list(library.parameters()))])
+    gradients.append([our_y, our_weights,
+                      *torch.autograd.grad(our_y.square().sum(), list(library.parameters()))])
 for one, other in zip(*gradients, strict=True):
     agree(one, other)
 
@@ -760,14 +784,16 @@ for one, other in zip(*gradients, strict=True):
 # Which of the four gets *every* sentence right? Predict, then train; it takes some seconds.
 
 # %%
-my_guess = {"who saw, dense": None, "who saw, dot_product": None, "twin, dense": None, "twin, dot_product": None}
+my_guess = {"who saw, dense": None, "who saw, dot_product": None, "twin, dense": None,
+            "twin, dot_product": None}
 
 # %% fold=true
 # @title The two tasks, the model, and its training
 nouns = range(4, 10)  # six nouns; 0 to 3 are the, saw, a, small
 pairs = [(one, other) for one in nouns for other in nouns if one != other]
 who = torch.tensor([[0, one, 1, 2, 3, other] for one, other in pairs])
-twin = torch.tensor([[one, one, other] for one, other in pairs] + [[one, other, one] for one, other in pairs])
+twin = torch.tensor([[one, one, other] for one, other in pairs]
+                    + [[one, other, one] for one, other in pairs])
 at_2 = (twin[:, 0] == twin[:, 2]).long()
 tasks = {"who saw": (who, who[:, 1] - 4, 2, False), "twin": (twin, at_2, 0, True)}
 
@@ -810,8 +836,10 @@ compare_guess(my_guess, outcome)
 asked = torch.tensor([[4, 4, 5], [4, 5, 4]])
 rows = [models[f"twin, {score}"](asked)[1] for score in ("dense", "dot_product")]
 plots.show(
-    plots.attention_map(torch.stack(rows), ["dog,dog,bird", "dog,bird,dog"], keys=list("012"), titles=["Dense", "dot"]),
-    "where token 0, dog, looks in two sentences: its twin at position 1, and at position 2. Left, Dense: both rows are "
+    plots.attention_map(torch.stack(rows), ["dog,dog,bird", "dog,bird,dog"], keys=list("012"),
+                        titles=["Dense", "dot"]),
+    "where token 0, dog, looks in two sentences: its twin at position 1, and at position 2. Left, "
+    "Dense: both rows are "
     "the same. Right, dot product: the row changes with the place of the twin.",
 )
 
@@ -840,9 +868,11 @@ plots.show(
 def two_sided(limit):
     """Parameters of one head of Dense, with d_model = 2, two hidden numbers and two positions.
 
-    limit: a number from 0.5 to 5. A token looks most at position 0 if its first number lies between -limit and limit,
-    else at position 1. Numbers from -20 to 20 are tried, but no first number within 0.01 of a limit.
-    Returns W1, b1, W2, b2, float32: d_model d_head, d_head, d_head key and key, for relu(x @ W1 + b1) @ W2 + b2.
+    limit: a number from 0.5 to 5. A token looks most at position 0 if its first number lies between
+    -limit and limit, else at position 1. Numbers from -20 to 20 are tried, but no first number
+    within 0.01 of a limit.
+    Returns W1, b1, W2, b2, float32: d_model d_head, d_head, d_head key and key, for relu(x @ W1 +
+    b1) @ W2 + b2.
     """
     ### BEGIN SOLUTION
     W1 = torch.tensor([[1.0, -1.0], [0.0, 0.0]])

@@ -83,8 +83,10 @@ x = axes(torch.stack([embedding[word] for word in words]), "length d_model", "x"
 # %%
 plots.show(
     plots.flow("Random", None),
-    "boxes and arrows. No arrow leads from X to the box S(X), which is filled and says: Random, reads no token. The "
-    "scores in it go through mask and softmax and become weights. X reaches the result by the values G(X) alone.",
+    "boxes and arrows. No arrow leads from X to the box S(X), which is filled and says: Random, "
+    "reads no token. The "
+    "scores in it go through mask and softmax and become weights. X reaches the result by the "
+    "values G(X) alone.",
 )
 
 # %% [markdown]
@@ -147,7 +149,8 @@ other_x = axes(torch.stack([embedding[word] for word in other_words]), "length d
 two_sentences = axes_heads(torch.stack([x, other_x]), "batch length d_model", "two_sentences")
 
 R_heads = axes_heads(draw(4, 3, 6, 6, high=2), "head query key", "R_heads")
-value_heads = rearrange(two_sentences @ G, "batch key (head d_head) -> batch head key d_head", head=3)
+value_heads = rearrange(two_sentences @ G,
+                        "batch key (head d_head) -> batch head key d_head", head=3)
 value_heads = axes_heads(value_heads, "batch head key d_head", "value_heads")
 
 
@@ -185,7 +188,8 @@ def loops_for_all(R, value):
     return torch.stack([torch.stack(heads) for heads in sentences])
 
 
-factors = draw(5, 2, 3, 6, 4, high=2)  # with fixed factors every number of the result counts differently
+# with fixed factors every number of the result counts differently
+factors = draw(5, 2, 3, 6, 4, high=2)
 (y_of_module * factors).sum().backward()
 for function in (loops_for_all, random_with_einsum):
     R_copy = R_heads.clone().requires_grad_()
@@ -219,7 +223,8 @@ score = OnlyR(R[None])
 map_change = (score(other_x[None]).softmax(dim=-1) - score(x[None]).softmax(dim=-1))[0].abs()
 y_change = (weights @ (other_x @ G) - y).abs()
 
-moved = {name: (change > 1e-6).any(dim=1) for name, change in zip(my_guess, (map_change, y_change), strict=True)}
+moved = {name: (change > 1e-6).any(dim=1)
+         for name, change in zip(my_guess, (map_change, y_change), strict=True)}
 compare_guess(my_guess, {name: int(rows.sum()) for name, rows in moved.items()})
 
 # %% [markdown]
@@ -280,10 +285,12 @@ print("sums of the rows, cut after: ", [f"{total:.2f}" for total in cut_after.su
 def newest_tokens(R, value, query):
     """Equation (4) for the last tokens of a text, where no token looks at a later one.
 
-    R: the scores, head max_length max_length, each between -20,000 and 20,000. value: batch head key d_head, of all
-    tokens of the text from its beginning; key is at most max_length. query: how many of them are new, 1 to key.
-    Returns the result of the new tokens alone, batch head query d_head, in the order of the text. Each averages the
-    values of the tokens before it and of itself. The weights of these, and of no others, sum to 1.
+    R: the scores, head max_length max_length, each between -20,000 and 20,000. value: batch head
+    key d_head, of all tokens of the text from its beginning; key is at most max_length. query: how
+    many of them are new, 1 to key.
+    Returns the result of the new tokens alone, batch head query d_head, in the order of the text.
+    Each averages the values of the tokens before it and of itself. The weights of these, and of no
+    others, sum to 1.
     """
     ### BEGIN SOLUTION
     key = value.shape[2]
@@ -366,8 +373,10 @@ start_maps = Axes(head=4, length=16)(start_maps, "head query key", "start_maps")
 positions = [str(position) if position % 5 == 0 else "" for position in range(16)]
 plots.show(
     plots.attention_map(start_maps, positions, titles=[f"scale {scale:g}" for scale in scales]),
-    "four maps of 16 positions, the same random numbers at the scales 0.1, 1, 3 and 10. The first is an "
-    "even, very light grey, the second has some darker cells, the third a dark cell in most rows, the "
+    "four maps of 16 positions, the same random numbers at the scales 0.1, 1, 3 and 10. "
+    "The first is an "
+    "even, very light grey, the second has some darker cells, the third a dark cell in "
+    "most rows, the "
     "last a black one in most rows.",
 )
 
@@ -386,7 +395,8 @@ for scale in (0.005, 1 / math.sqrt(32), 1.0, 3.0, 10.0):
     start_weights = axes_start(start_map(scale, 32), "query key", "start_weights")
     y_start = axes_start(start_weights @ values_of_32, "query d_model", "y_start")
     left = (y_start - average).norm() / (values_of_32 - average).norm()
-    print(f"scale {scale:5.3g}: largest weight {start_weights.amax(dim=1).mean():.3f}, left {left:.3f}")
+    print(f"scale {scale:5.3g}: largest weight {start_weights.amax(dim=1).mean():.3f}, "
+          f"left {left:.3f}")
 
 # %% [markdown]
 # The second line, $1/\sqrt{l}$, is the default of the library: less than 4 % of what tells the tokens apart is left.
@@ -410,7 +420,8 @@ for scale in (0.005, 1 / math.sqrt(32), 1.0, 3.0, 10.0):
 
 # %% fold=true
 # @title A guard for the aside: torch's bound for one matrix and for three axes
-for shape, bound in {(32, 32): math.sqrt(3 / 32), (8, 32, 32): math.sqrt(6 / (32 * (32 + 8)))}.items():
+for shape, bound in {(32, 32): math.sqrt(3 / 32),
+                     (8, 32, 32): math.sqrt(6 / (32 * (32 + 8)))}.items():
     _ = torch.manual_seed(0)
     largest = nn.init.xavier_uniform_(torch.empty(shape)).abs().max().item()
     assert 0.98 * bound < largest <= bound
@@ -441,7 +452,8 @@ def gap(weight, length):
 for length, weight in [(6, 0.9), (32, 0.5), (32, 0.9), (512, 0.9), (512, 0.999)]:
     row = torch.zeros(length)
     row[0] = gap(weight, length)
-    print(f"{length:3} keys: with a gap of {row[0]:4.1f} the softmax gives {row.softmax(dim=0)[0]:.3f}")
+    print(f"{length:3} keys: with a gap of {row[0]:4.1f} the softmax gives "
+          f"{row.softmax(dim=0)[0]:.3f}")
 
 # %% [markdown]
 # A weight never gets to 1. For most purposes a gap of 5 to 10 is near enough. Keep these numbers in mind;
@@ -464,11 +476,14 @@ starts = {
     "shift by -1": shifted_scores(6, -1, error=0.01),
     "decay": decaying_scores(6, rate=0.7),
 }
-hand_made = Axes(head=4, length=6)(torch.stack(list(starts.values())), "head query key", "hand_made")
+hand_made = Axes(head=4, length=6)(torch.stack(list(starts.values())), "head query key",
+                                   "hand_made")
 plots.show(
     plots.attention_map(hand_made.softmax(dim=-1), [str(i) for i in range(6)], titles=list(starts)),
-    "four hand-made maps of six positions. uniform: one even grey. identity: a black diagonal. shift by -1: a "
-    "black diagonal one column further left, and an even grey row for position 0, which has nothing "
+    "four hand-made maps of six positions. uniform: one even grey. identity: a black diagonal. "
+    "shift by -1: a "
+    "black diagonal one column further left, and an even grey row for position 0, "
+    "which has nothing "
     "before it. decay: darkest on the diagonal, fading with the distance.",
 )
 
@@ -500,7 +515,8 @@ except ValueError as error:
 def shift_scores(length, offset, error):
     """Scores whose softmax along the keys is a shift.
 
-    length: the number of positions, at least 2. offset: less than length either way, negative for "look back". error:
+    length: the number of positions, at least 2. offset: less than length either way, negative for
+    "look back". error:
     between 0.000001 and 0.999. Returns scores, query key, float32. After the softmax, row i has
         the weight 1 - error at key i + offset, and error shared evenly by all other keys;
         or the weight 1 / length everywhere, if there is no position i + offset.
@@ -577,7 +593,8 @@ check("03.2", shift_by_logarithms)
 # One parameter, 100 steps at a learning rate of 0.003. How far does it move with these gradients? Write numbers.
 
 # %%
-my_distances = {"0.0001 each time": None, "100 each time": None, "1 and -1 in turn": None, "growing": None}
+my_distances = {"0.0001 each time": None, "100 each time": None, "1 and -1 in turn": None,
+                "growing": None}
 
 # %%
 def moved_by_adam(gradients, learning_rate=0.003):
@@ -595,7 +612,8 @@ gradients_of = {
     "1 and -1 in turn": [1.0, -1.0] * 50,
     "growing": [1.1**step for step in range(100)],
 }
-compare_guess(my_distances, {name: moved_by_adam(gradients) for name, gradients in gradients_of.items()})
+compare_guess(my_distances, {name: moved_by_adam(gradients)
+                             for name, gradients in gradients_of.items()})
 
 # %% [markdown]
 # If the gradient has been $c$ for a while, then $m = c$ and $\sqrt{v} = |c|$, and the fraction is 1 or -1.
@@ -748,32 +766,40 @@ for factor in (1, 10, 30):
     runs[f"factor {factor}"] = train_reverser(factor)
 plots.show(
     loss_curves({name: [curve] for name, (_, curve) in runs.items()}, unit="mean of -log"),
-    "the loss of the three models over 200 steps. All start near 2.3, the logarithm of 10, a guess. With "
-    "the factor 1 the line falls slowly and is still above 1 at the end; with 10 it reaches 0 well before "
+    "the loss of the three models over 200 steps. All start near 2.3, the logarithm of 10, "
+    "a guess. With "
+    "the factor 1 the line falls slowly and is still above 1 at the end; "
+    "with 10 it reaches 0 well before "
     "the end, with 30 sooner.",
 )
 
 # %% fold=true
 # @title The maps after training
-end_maps = torch.stack([model.attention.score.R.detach()[0].softmax(dim=-1) for model, _ in runs.values()])
+end_maps = torch.stack([model.attention.score.R.detach()[0].softmax(dim=-1)
+                        for model, _ in runs.values()])
 end_maps = Axes(head=3, length=32)(end_maps, "head query key", "end_maps")
 positions = [str(position) if position % 10 == 0 else "" for position in range(32)]
 plots.show(
     plots.attention_map(end_maps, positions, titles=list(runs)),
-    "the maps after 200 steps, 32 rows and columns. The reversal runs from the lower left to the upper "
-    "right. With the factor 1 it can hardly be seen, with the factor 10 it is dark grey, with the factor "
+    "the maps after 200 steps, 32 rows and columns. The reversal runs from the lower "
+    "left to the upper "
+    "right. With the factor 1 it can hardly be seen, with the factor 10 it is dark grey, "
+    "with the factor "
     "30 black.",
 )
 
 # %% fold=true
 # @title Guards for the figures, and your guess beside what came out
 # Output varies: the last digits of a trained weight differ between machines.
-right_key = {name: end_map[rows, wanted].mean().item() for name, end_map in zip(runs, end_maps, strict=True)}
+right_key = {name: end_map[rows, wanted].mean().item()
+             for name, end_map in zip(runs, end_maps, strict=True)}
 last = {name: curve[-1]["loss"] for name, (_, curve) in runs.items()}
 most = math.exp(1.2) / (math.exp(1.2) + 31)
 assert 1 < last["factor 1"] < 2.1 and last["factor 10"] < 0.1 and last["factor 30"] < 0.1
-assert right_key["factor 1"] < most < 0.1 and right_key["factor 10"] > 0.5 and right_key["factor 30"] > 0.9
-print(f"weight on the right key: factor 1 {right_key['factor 1']:.2f}, predicted at most {most:.2f};", end=" ")
+assert right_key["factor 1"] < most < 0.1
+assert right_key["factor 10"] > 0.5 and right_key["factor 30"] > 0.9
+print(f"weight on the right key: factor 1 {right_key['factor 1']:.2f}, "
+      f"predicted at most {most:.2f};", end=" ")
 print(f"factor 10 {right_key['factor 10']:.2f}; factor 30 {right_key['factor 30']:.2f}")
 compare_guess(my_factors, {name: weight > 0.5 for name, weight in right_key.items()})
 
@@ -788,11 +814,12 @@ compare_guess(my_factors, {name: weight > 0.5 for name, weight in right_key.item
 
 # %% exercise="03.3" points=2
 def steps_needed(start, weight, learning_rate, factor):
-    """The least number of Adam steps in which one key of a row gets from the weight `start` to `weight`.
+    """The least number of Adam steps in which one key of a row gets from the weight `start` to
+    `weight`.
 
-    0 < start < weight < 1. The other keys have equal weights. In each step the score of the wanted key rises
-    by factor * learning_rate, and all others fall by as much; factor may be below 1. No weight decay. Returns a whole
-    number.
+    0 < start < weight < 1. The other keys have equal weights. In each step the score of the wanted
+    key rises by factor * learning_rate, and all others fall by as much; factor may be below 1. No
+    weight decay. Returns a whole number.
     """
     ### BEGIN SOLUTION
     distance = math.log(weight / (1 - weight)) - math.log(start / (1 - start))
@@ -853,7 +880,8 @@ check("03.3", steps_counted)
 
 # %% fold=true
 # @title A guard for the table: each of the nine answers is asked of torch
-for kind, answers in {"Parameter": (1, 1, 1), "buffer": (1, 1, 0), "plain tensor": (0, 0, 0)}.items():
+for kind, answers in {"Parameter": (1, 1, 1), "buffer": (1, 1, 0),
+                      "plain tensor": (0, 0, 0)}.items():
     module = nn.Module()
     if kind == "buffer":
         module.register_buffer("R", R)
@@ -874,13 +902,15 @@ for kind, answers in {"Parameter": (1, 1, 1), "buffer": (1, 1, 0), "plain tensor
 
 # %% exercise="03.4" points=2
 class RandomScores(nn.Module):
-    """Scores of which some heads are trained and the others stay as they start, whatever the optimizer does.
+    """Scores of which some heads are trained and the others stay as they start, whatever the
+    optimizer does.
 
-    R: the scores to start from, head max_length max_length. fixed: bool, head; True for a head that stays. Of both the
-    module keeps copies. Every tensor that it needs is saved, moved and converted with it.
+    R: the scores to start from, head max_length max_length. fixed: bool, head; True for a head that
+    stays. Of both the module keeps copies. Every tensor that it needs is saved, moved and converted
+    with it.
 
-    forward(x), with x: batch length d_model, of which the length alone is read: scores, 1 head query key, the heads in
-    the order of R.
+    forward(x), with x: batch length d_model, of which the length alone is read: scores, 1 head
+    query key, the heads in the order of R.
     """
 
     def __init__(self, R, fixed):
@@ -912,7 +942,8 @@ class RandomScoresInTwoParts(nn.Module):
         self.learning = nn.Parameter(R[~fixed].clone())
         self.register_buffer("staying", R[fixed].clone())
         # The two parts one behind the other, and for each head its place there.
-        self.register_buffer("place", torch.cat([(~fixed).nonzero(), fixed.nonzero()]).flatten().argsort())
+        self.register_buffer("place",
+                             torch.cat([(~fixed).nonzero(), fixed.nonzero()]).flatten().argsort())
 
     def forward(self, x):
         length = x.shape[1]
@@ -956,7 +987,8 @@ def parameters(module):
 
 for max_length in (128, 256, 512):
     random, dot = Random(512, 8, max_length), DotProduct(512, 8, max_length, bias=False)
-    assert parameters(random) == 8 * max_length**2 and parameters(Random(512, 8, max_length, fixed=True)) == 0
+    assert parameters(random) == 8 * max_length**2 and parameters(Random(512, 8, max_length,
+                                                                         fixed=True)) == 0
     print(f"l {max_length}: Random {parameters(random):9,}, dot product {parameters(dot):9,}")
 
 # %% [markdown]
@@ -998,7 +1030,8 @@ for _ in range(600):
     adam.zero_grad()
     loss.backward()
     adam.step()
-print(f"weights at positions 3 and 5: {one_row.softmax(dim=0)[3]:.2f}, {one_row.softmax(dim=0)[5]:.2f}")
+print(f"weights at positions 3 and 5: {one_row.softmax(dim=0)[3]:.2f}, "
+      f"{one_row.softmax(dim=0)[5]:.2f}")
 print(f"loss {loss:.2f}, and log 2 is {math.log(2):.2f}")
 
 # %% [markdown]
@@ -1018,7 +1051,8 @@ try:
 except ValueError as error:
     print(error)
 (random_8(two_sentences).softmax(dim=-1) @ value_heads).square().sum().backward()
-for row in axes_longest((random_8.R.grad != 0).any(dim=0), "query key", "got_gradient").int().tolist():
+for row in axes_longest((random_8.R.grad != 0).any(dim=0), "query key",
+                        "got_gradient").int().tolist():
     print(*row)
 
 # %% fold=true
@@ -1029,11 +1063,13 @@ layer = Attention(d_model=12, head=3, max_length=8, score="random")
 def by_hand(x):
     weights = layer.score.R[:, : x.shape[1], : x.shape[1]].softmax(dim=-1)
     value = rearrange(layer.value(x), "batch key (head d_head) -> batch head key d_head", head=3)
-    return layer.output(rearrange(weights @ value, "batch head query d_head -> batch query (head d_head)"))
+    return layer.output(rearrange(weights @ value, "batch head query d_head -> batch "
+                                                   "query (head d_head)"))
 
 
 results = [by_hand(two_sentences), layer(two_sentences)[0]]
-gradients = [torch.autograd.grad(result.square().sum(), list(layer.parameters())) for result in results]
+gradients = [torch.autograd.grad(result.square().sum(), list(layer.parameters()))
+             for result in results]
 assert equal(*results) and all(equal(*pair) for pair in zip(*gradients, strict=True))
 
 # %% [markdown]
@@ -1049,10 +1085,12 @@ assert equal(*results) and all(equal(*pair) for pair in zip(*gradients, strict=T
 
 # %% exercise="03.5" points=1
 def following_scores(order):
-    """Scores whose map follows the shuffle `order`: averaging shuffled values gives the old result, shuffled.
+    """Scores whose map follows the shuffle `order`: averaging shuffled values gives the old result,
+    shuffled.
 
     order: int64, length: each position once. length is at most 100.
-    Returns scores, query key, float32, with length rows and columns. After the softmax along the keys, called weights:
+    Returns scores, query key, float32, with length rows and columns. After the softmax along the
+    keys, called weights:
         weights @ value[order] is (weights @ value)[order], for every value (key d_model);
         every row has one weight of at least 0.9, and never at its own position.
     Returns None where no scores do that.
@@ -1187,11 +1225,13 @@ bigram /= bigram.sum(dim=1, keepdim=True)
 
 characters, following = evaluation_windows(splits["valid"], 32, 400)
 with torch.no_grad():
-    own_loss = nn.functional.cross_entropy(writer(characters).flatten(0, 1), following.flatten()).item()
+    own_loss = nn.functional.cross_entropy(writer(characters).flatten(0, 1),
+                                           following.flatten()).item()
 for order in (2, 3, 4):
     counted = ngram_loss(splits["train"], characters, following, order, tokenizer.vocab)
     assert order > 2 or own_loss < counted - 0.2
-    print(f"counts, {order - 1} read before each character: {counted:.2f}" + " (the bigram table)" * (order == 2))
+    print(f"counts, {order - 1} read before each character: {counted:.2f}"
+          + " (the bigram table)" * (order == 2))
 compare_guess(my_loss, {"your Random": f"{own_loss:.2f}"})
 
 generator = torch.Generator().manual_seed(0)
@@ -1211,16 +1251,20 @@ print(f"--- your Random writes\n{tokenizer.decode(text)}")
 
 # %%
 # Output varies: the map comes from the training above.
-maps = [axes_text(of_layer[0], "head query key", "map") for of_layer in writer.attention_maps(characters[:1])]
+maps = [axes_text(of_layer[0], "head query key", "map")
+        for of_layer in writer.attention_maps(characters[:1])]
 assert max(of_head.diagonal(-1)[8:].mean() for of_layer in maps for of_head in of_layer) > 0.3
 for layer, of_layer in enumerate(maps):
     for head, of_head in enumerate(of_layer):
         back = [f"{of_head.diagonal(-offset)[8:].mean():.2f}" for offset in range(4)]
-        print(f"layer {layer}, head {head}: itself {back[0]}, 1 back {back[1]}, 2 back {back[2]}, 3 back {back[3]}")
+        print(f"layer {layer}, head {head}: itself {back[0]}, 1 back {back[1]}, 2 back {back[2]}, "
+              f"3 back {back[3]}")
 plots.show(
     plots.attention_map(maps[1], positions, titles=[f"head {head}" for head in range(4)]),
-    "the maps of the four heads of the second layer after training. Above the diagonal all is white: no token looks at "
-    "a later one. Where a head looks at a fixed distance back, a dark line runs beside the diagonal.",
+    "the maps of the four heads of the second layer after training. Above the diagonal all is "
+    "white: no token looks at "
+    "a later one. Where a head looks at a fixed distance back, "
+    "a dark line runs beside the diagonal.",
 )
 
 # %% [markdown]

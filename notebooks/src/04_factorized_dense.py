@@ -56,7 +56,8 @@ words = "the dog saw a small bird".split()
 
 
 def draw(seed, *shape, high):
-    """Random numbers from -high to high, in steps of 0.1: the same for the same seed, on every machine."""
+    """Random numbers from -high to high, in steps of 0.1: the same for the same seed, on every
+    machine."""
     generator = torch.Generator().manual_seed(seed)
     tenths = round(10 * high)
     return torch.randint(-tenths, tenths + 1, shape, generator=generator) / 10
@@ -88,7 +89,8 @@ x = axes(draw(0, 6, 12, high=2), "length d_model", "x")
 # %%
 plots.show(
     plots.flow("Factorized Dense", "its own token"),
-    "Y = softmax(S(X) + mask) G(X) as boxes and arrows. The filled box of S, Factorized Dense, reads its own token.",
+    "Y = softmax(S(X) + mask) G(X) as boxes and arrows. The filled box of S, Factorized Dense, "
+    "reads its own token.",
 )
 
 # %% [markdown]
@@ -163,9 +165,11 @@ print(rearrange(picture, "repeat tile -> (repeat tile)"))
 
 # %% exercise="04.1" points=1
 def our_order(scores, a):
-    """Rows of a layer that repeats A and tiles B, with their positions in the order of this chapter.
+    """Rows of a layer that repeats A and tiles B, with their positions in the order of this
+    chapter.
 
-    scores: query key, as that layer gives them. a: the length of A; that of B follows from the size of key.
+    scores: query key, as that layer gives them. a: the length of A; that of B follows from the size
+    of key.
     Returns the scores, query key, as a layer gives them that tiles A and repeats B.
     """
     ### BEGIN SOLUTION
@@ -252,11 +256,13 @@ by_tiles, by_repeats = torch.zeros(12, 12), torch.zeros(12, 12)
 for a in range(1, 13):
     for b in range(1, 13):
         l = a * b
-        two_tiles, two_repeats = (different_pairs(way(a, l), way(b, l)) for way in (tiled, repeated))
+        two_tiles, two_repeats = (different_pairs(way(a, l), way(b, l))
+                                  for way in (tiled, repeated))
         assert two_tiles == lcm(a, b) and two_repeats == a + b - gcd(a, b)
         assert different_pairs(tiled(a, l), repeated(b, l)) == l
         by_tiles[a - 1, b - 1], by_repeats[a - 1, b - 1] = two_tiles / l, two_repeats / l
-print("of 144 pairs two tiles reach everything for", int((by_tiles == 1).sum()), "and two repeats for",
+print("of 144 pairs two tiles reach everything for", int((by_tiles == 1).sum()),
+      "and two repeats for",
       int((by_repeats == 1).sum()))
 print("16 x 16, two tiles:", different_pairs(tiled(16, 256), tiled(16, 256)), "of 256")
 
@@ -275,8 +281,10 @@ panels[0].set_ylabel("a")
 fig.colorbar(image, ax=panels.tolist(), label="share of the a b products", shrink=0.8)
 plots.show(
     fig,
-    "the share of all a b products that appear, for a and b from 1 to 12. Left, two tiles: black where a and "
-    "b have no common divisor but 1, light on the diagonal and wherever they share a large one. Right, two "
+    "the share of all a b products that appear, for a and b from 1 to 12. Left, two tiles: "
+    "black where a and "
+    "b have no common divisor but 1, light on the diagonal and wherever they share a large "
+    "one. Right, two "
     "repeats: black only where a or b is 1, and lighter the larger both are.",
 )
 
@@ -292,8 +300,9 @@ plots.show(
 def count_products(stretch, a, b):
     """How many different pairs (number of A, number of B) stand in the row that `stretch` makes?
 
-    stretch: a function. stretch(A, B) multiplies one number of A with one number of B at each position. It
-        takes tensors of any dtype with a and b numbers, and returns the row, of a * b numbers.
+    stretch: a function. stretch(A, B) multiplies one number of A with one number of B at each
+        position. It takes tensors of any dtype with a and b numbers, and returns the row, of a * b
+        numbers.
     a, b: whole numbers from 1 to 60.
     Returns a whole number.
     """
@@ -401,7 +410,8 @@ def scores_with_einsum(x, *parameters):
 
 
 A, B = short_outputs(x, *parameters)
-products = axes(einsum(A, B, "query tile, query repeat -> query repeat tile"), "query repeat tile", "products")
+products = axes(einsum(A, B, "query tile, query repeat -> query repeat tile"),
+                "query repeat tile", "products")
 
 # %% [markdown]
 # Six tokens, and for each a picture of three rows of two.
@@ -418,7 +428,8 @@ class OneHead(nn.Module):
 
     def forward(self, x):
         hidden = self.first(x).relu()
-        products = einsum(self.short_a(hidden), self.short_b(hidden), "query tile, query repeat -> query repeat tile")
+        products = einsum(self.short_a(hidden), self.short_b(hidden),
+                          "query tile, query repeat -> query repeat tile")
         return rearrange(products, "query repeat tile -> query (repeat tile)")
 
 # %% fold=true
@@ -439,10 +450,12 @@ for function in (scores_with_loops, scores_with_torch, scores_with_einsum):
     copies = [parameter.clone().requires_grad_() for parameter in parameters]
     got = function(x, *copies)
     assert equal(got, scores)
-    for mine, other in zip(torch.autograd.grad((got * factors).sum(), copies), of_module, strict=True):
+    for mine, other in zip(torch.autograd.grad((got * factors).sum(), copies), of_module,
+                           strict=True):
         assert equal(mine, other.T if other.dim() == 2 else other)
 
-jacobian = torch.autograd.functional.jacobian(lambda tokens: scores_with_einsum(tokens, *parameters), x)
+jacobian = torch.autograd.functional.jacobian(lambda tokens: scores_with_einsum(tokens,
+                                                                                *parameters), x)
 reads = axes(jacobian.abs().amax(dim=(1, 3)) > 0, "query length", "reads")
 assert (reads == torch.eye(6, dtype=torch.bool)).all()  # row i reads token i, and no other
 
@@ -457,7 +470,8 @@ weights = axes(scores.softmax(dim=-1), "query key", "weights")
 darkest = zip(words, weights.argmax(dim=1).tolist(), strict=True)
 plots.show(
     plots.attention_map(weights, words),
-    "the attention map of Factorized Dense, a row and a column for each of six words. The darkest cell of "
+    "the attention map of Factorized Dense, a row and a column for each of six words. "
+    "The darkest cell of "
     "each row: " + ", ".join(f"{word} at position {j}" for word, j in darkest) + ".",
 )
 
@@ -486,7 +500,8 @@ panels[2].set_xlabel("j % a")
 fig.colorbar(image, ax=panels.tolist(), label="score", shrink=0.8)
 plots.show(
     fig,
-    "the six rows of scores as pictures of three rows and two columns, one for each word. In every picture "
+    "the six rows of scores as pictures of three rows and two columns, one for each word. "
+    "In every picture "
     "the second column is the first one times one number, up to rounding.",
 )
 
@@ -525,12 +540,15 @@ def scores_at(x, W1, b1, WA, bA, WB, bB, positions):
 
     x: batch length d_model. W1: d_model (head d_head), b1: (head d_head).
     WA: head d_head tile, bA: head tile. WB: head d_head repeat, bB: head repeat.
-    positions: key, int64, in any order; each is at least 0 and below tile * repeat, and may come again.
-    Returns the scores, batch head query key: entry n of the last axis belongs to the position positions[n].
+    positions: key, int64, in any order; each is at least 0 and below tile * repeat, and may come
+    again.
+    Returns the scores, batch head query key: entry n of the last axis belongs to the position
+    positions[n].
     """
     ### BEGIN SOLUTION
     hidden = torch.relu(x @ W1 + b1)
-    hidden = rearrange(hidden, "batch length (head d_head) -> batch head length d_head", head=len(WA))
+    hidden = rearrange(hidden, "batch length (head d_head) -> batch head length d_head",
+                       head=len(WA))
     A = hidden @ WA + bA[:, None]
     B = hidden @ WB + bB[:, None]
     a = A.shape[-1]
@@ -618,11 +636,13 @@ for l in (256, 257, 258, 260, 263, 264):
 
 # %%
 d, a, b = 1024, 4, 8
-readings = {"one, shared": d * d + d * (a + b), "one for each": 2 * d * d + d * (a + b), "none": d * (a + b)}
+readings = {"one, shared": d * d + d * (a + b),
+            "one for each": 2 * d * d + d * (a + b), "none": d * (a + b)}
 for reading, number in readings.items():
     print(f"hidden layer: {reading:>12}: {number:9,} parameters")
 print(f"Table 1, d^2 + d (k1 + k2):  {d**2 + d * (a + b):9,}")
-print("the library:               ", f"{count(FactorizedDense(d, 1, a * b, a=a, b=b, bias=False)):9,}")
+print("the library:               ",
+      f"{count(FactorizedDense(d, 1, a * b, a=a, b=b, bias=False)):9,}")
 
 # %% [markdown]
 # ### Multiply-adds
@@ -639,7 +659,8 @@ print("the library:               ", f"{count(FactorizedDense(d, 1, a * b, a=a, 
 def multiply_adds(module, *inputs):
     with FlopCounterMode(display=False) as counter:
         module(*inputs)
-    return counter.get_total_flops() // 2  # the counter counts a multiplication and an addition as two
+    # the counter counts a multiplication and an addition as two
+    return counter.get_total_flops() // 2
 
 
 l, d, head, a, b = 256, 512, 8, 16, 16
@@ -647,10 +668,12 @@ bills = {}
 for name in ("dense", "factorized_dense"):
     layer, sentence = Attention(d, head, l, score=name), torch.randn(1, l, d)
     unseen = head * l * l if name == "factorized_dense" else 0
-    bills[name] = multiply_adds(layer.score, sentence) + unseen, multiply_adds(layer, sentence) + unseen
+    bills[name] = multiply_adds(layer.score, sentence) + unseen, multiply_adds(layer,
+                                                                               sentence) + unseen
     print(f"{name:>16}: scores {bills[name][0]:11,}, whole layer {bills[name][1]:11,}")
 assert bills["factorized_dense"][0] == l * d**2 + l * d * (a + b) + head * l * l
-shares = [ours / dense for ours, dense in zip(bills["factorized_dense"], bills["dense"], strict=True)]
+shares = [ours / dense for ours, dense in zip(bills["factorized_dense"], bills["dense"],
+                                              strict=True)]
 print(f"Factorized Dense over Dense: scores {shares[0]:.2f}, whole layer {shares[1]:.2f}")
 
 # %% [markdown]
@@ -662,11 +685,12 @@ print(f"Factorized Dense over Dense: scores {shares[0]:.2f}, whole layer {shares
 
 # %% exercise="04.4" points=2
 def best_length(longest):
-    """The max_length from `longest` to `longest` + 8 that gives Factorized Dense the fewest parameters.
+    """The max_length from `longest` to `longest` + 8 that gives Factorized Dense the fewest
+    parameters.
 
     longest: a whole number from 1 to 1,100.
-    Returns three whole numbers, (max_length, a, b), with a * b equal to max_length and a at most b. If several
-    lengths cost the same, the shortest of them.
+    Returns three whole numbers, (max_length, a, b), with a * b equal to max_length and a at most b.
+    If several lengths cost the same, the shortest of them.
     """
     ### BEGIN SOLUTION
     best = None
@@ -725,13 +749,15 @@ def rebuilt(x):
     scores = torch.stack([A[..., j % 4] * B[..., j // 4] for j in range(x.shape[1])], dim=-1)
     weights = axes_layer(scores.softmax(dim=-1), "batch head query key", "weights")
     mixed = weights @ rearrange(layer.value(x), heads_apart, head=5)
-    return layer.output(rearrange(mixed, "batch head length d_head -> batch length (head d_head)")), weights
+    return layer.output(rearrange(mixed, "batch head length d_head -> batch "
+                                         "length (head d_head)")), weights
 
 
 (y, our_weights), (library_y, library_weights) = rebuilt(two_sentences), layer(two_sentences)
 assert equal(y, library_y) and equal(our_weights, library_weights)
 y_factors = draw(19, 2, 6, 40, high=2)
-gradients = [torch.autograd.grad((out * y_factors).sum(), list(layer.parameters())) for out in (y, library_y)]
+gradients = [torch.autograd.grad((out * y_factors).sum(), list(layer.parameters()))
+             for out in (y, library_y)]
 assert all(equal(mine, other) for mine, other in zip(*gradients, strict=True))
 print("The library's layer: the same weights, outputs and gradients as rebuilt here.")
 
@@ -766,7 +792,8 @@ for a, b in ((2, 3), (4, 8), (16, 16)):
 all_but_last = torch.tensor([[1.0, 1.0], [1.0, 1.0], [1.0, 0.0]])
 for picture_of_row in (all_but_last, all_but_last - 1):
     rank = torch.linalg.matrix_rank(picture_of_row).item()
-    weights_of_row = (9 * picture_of_row).flatten().softmax(dim=0)  # times 9: a clear gap between 0 and 1
+    # times 9: a clear gap between 0 and 1
+    weights_of_row = (9 * picture_of_row).flatten().softmax(dim=0)
     print("rank", rank, "weights", [f"{weight:.2f}" for weight in weights_of_row])
 
 # %% [markdown]
@@ -806,7 +833,8 @@ def every(step, length=12):
 
 for step in (3, 4):
     print(f"every {step}, as a picture of 3 columns:")
-    for row_of_picture in rearrange(every(step)[0] > 0, "(repeat tile) -> repeat tile", tile=3).int().tolist():
+    for row_of_picture in rearrange(every(step)[0] > 0, "(repeat tile) -> repeat tile",
+                                    tile=3).int().tolist():
         print("  ", *row_of_picture)
 
 # %% [markdown]
@@ -831,7 +859,8 @@ def gap(target, scores):
 
 
 def fit(score, tokens, target, steps=300):
-    """Train `score` until its map is as near to `target` as it gets. -> the map, the gap of each row"""
+    """Train `score` until its map is as near to `target` as it gets. -> the map, the gap of each
+    row"""
     optimizer = torch.optim.Adam(score.parameters(), lr=0.01)
     for _ in range(steps):
         loss = gap(target, score(tokens[None])[0, 0]).mean()
@@ -864,14 +893,17 @@ fig = plots.attention_map(maps, [str(position) for position in range(12)], title
 fig.set_size_inches(6.5, 2.8)
 plots.show(
     fig,
-    "three attention maps over 12 positions. Target: every row has three cells of the same grey, four positions "
-    "apart. Factorized Dense with 3 x 4: every row has one dark cell and four lighter ones, two of them at "
+    "three attention maps over 12 positions. Target: every row has three cells of the same grey, "
+    "four positions "
+    "apart. Factorized Dense with 3 x 4: every row has one dark cell and four lighter ones, "
+    "two of them at "
     "positions that the target leaves white. Dense: the same as the target.",
 )
 
 # %%
 largest_first = map_fitted.sort(dim=1, descending=True).values.mean(dim=0)
-print("weights, the largest first, mean over the rows:", [f"{weight:.2f}" for weight in largest_first[:6]])
+print("weights, the largest first, mean over the rows:",
+      [f"{weight:.2f}" for weight in largest_first[:6]])
 print(f"gap, mean over the rows: {gaps.mean():.2f}; 2/3 log 2 = {2 / 3 * log(2):.2f}")
 
 # %% [markdown]
@@ -890,8 +922,10 @@ def can_be_made(scores, a):
     Returns a bool tensor, query: True for row i if there are A and B with
     scores[i, j] = A[j % a] * B[j // a] for every j.
 
-    Differences of up to 0.0001 are rounding. A row that misses every product by 0.01 or more cannot be made.
-    Both numbers hold for rows of small and of large scores. Scores may be 0; a row of zeros can be made (A = 0).
+    Differences of up to 0.0001 are rounding. A row that misses every product by 0.01 or more cannot
+    be made.
+    Both numbers hold for rows of small and of large scores. Scores may be 0; a row of zeros can be
+    made (A = 0).
     """
     ### BEGIN SOLUTION
     rows_as_pictures = rearrange(scores, "query (repeat tile) -> query repeat tile", tile=a)
@@ -949,9 +983,10 @@ check("04.5", can_be_rebuilt)
 def lists_for(wanted):
     """Two lists whose row gives the weight to the wanted positions, in equal shares.
 
-    wanted: repeat tile, bool: the picture of the row, True where weight is wanted; at least one is. repeat and
-    tile are at most 5. Returns a tuple of two tensors (A, B), tile and repeat, such that softmax(products) in 32 bits
-    gives each of the n wanted positions at least 0.99 / n. Returns None where no two lists do that.
+    wanted: repeat tile, bool: the picture of the row, True where weight is wanted; at least one is.
+    repeat and tile are at most 5. Returns a tuple of two tensors (A, B), tile and repeat, such that
+    softmax(products) in 32 bits gives each of the n wanted positions at least 0.99 / n. Returns
+    None where no two lists do that.
     """
     ### BEGIN SOLUTION
     b, a = wanted.shape
@@ -983,7 +1018,8 @@ def lists_by_pattern(wanted):
         return 4.0 * found[0], 4.0 * found[1]
     if found := block(~wanted):
         return 4.0 * found[0], -4.0 * found[1]
-    first = wanted[wanted.any(dim=1)][0]  # the columns of one block; the other block must leave them alone
+    # the columns of one block; the other block must leave them alone
+    first = wanted[wanted.any(dim=1)][0]
     in_first = (wanted == first).all(dim=1, keepdim=True)
     one, two = block(wanted & in_first), block(wanted & ~in_first)
     if one and two and not (one[0] & two[0]).any():

@@ -83,7 +83,8 @@ print_rows(words, before, decimals=0)
 # %%
 plots.show(
     plots.flow("Factorized Random", None),
-    "Y = softmax(S(X) + mask) G(X) as boxes and arrows. No arrow leads from X into the filled box of S, "
+    "Y = softmax(S(X) + mask) G(X) as boxes and arrows. No arrow leads from X into the "
+    "filled box of S, "
     "Factorized Random: it reads no token.",
 )
 
@@ -198,8 +199,10 @@ y = axes(weights @ value, "query d_model", "y")
 one_row = axes(einsum(R1, R2, "key rank, key rank -> key"), "key", "one_row")
 stretched = axes(one_row.expand(6, 6), "query key", "stretched")
 y_stretched = axes(stretched.softmax(dim=-1) @ value, "query d_model", "y_stretched")
-print("different rows of the scores:", len(stretched.unique(dim=0)), "instead of", len(scores.unique(dim=0)))
-print("different rows of y:         ", len(y_stretched.unique(dim=0)), "instead of", len(y.unique(dim=0)))
+print("different rows of the scores:", len(stretched.unique(dim=0)), "instead of",
+      len(scores.unique(dim=0)))
+print("different rows of y:         ", len(y_stretched.unique(dim=0)), "instead of",
+      len(y.unique(dim=0)))
 assert equal(one_row, scores.diagonal())
 
 # %% [markdown]
@@ -223,14 +226,16 @@ assert equal(one_row, scores.diagonal())
 def new_rows(R1, R2, start, count):
     """Equation (7), the map alone, for the tokens at the positions start .. start + count - 1.
 
-    R1: head max_length rank. R2: head max_length rank. Any numbers: scores may be thousands above or below 0.
+    R1: head max_length rank. R2: head max_length rank. Any numbers: scores may be thousands above
+    or below 0.
     start: at least 0, count: at least 1, whole numbers with start + count <= max_length.
-    Returns the weights, head query key: query has the size count, key has start + count. A token attends to itself
-    and to all tokens before it; its other weights are 0.
+    Returns the weights, head query key: query has the size count, key has start + count. A token
+    attends to itself and to all tokens before it; its other weights are 0.
     """
     ### BEGIN SOLUTION
     length = start + count
-    table = einsum(R1[:, start:length], R2[:, :length], "head query rank, head key rank -> head query key")
+    table = einsum(R1[:, start:length], R2[:, :length],
+                   "head query rank, head key rank -> head query key")
     position = torch.arange(length)
     later = position > position[start:, None]
     return table.masked_fill(later, float("-inf")).softmax(dim=-1)
@@ -286,7 +291,8 @@ class SaysFactorizedRandom(nn.Module):
         self.second = nn.Linear(d_model, rank)
 
     def forward(self, x):
-        return einsum(self.first(x), self.second(x), "batch query rank, batch key rank -> batch query key")
+        return einsum(self.first(x), self.second(x),
+                      "batch query rank, batch key rank -> batch query key")
 
 # %% [markdown]
 # It multiplies `x` by two matrices. That is the dot product of chapter 01 with a `d_head` of $k$. Counting finds
@@ -297,8 +303,10 @@ def parameters(module):
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-print(f"says factorized random: {parameters(SaysFactorizedRandom(d_model=1024, rank=8)):6,} = 2 (d k + k)")
-print(f"factorized random:      {parameters(FactorizedRandom(1024, head=1, max_length=32, rank=8)):6,} = 2 l k")
+print("says factorized random: "
+      f"{parameters(SaysFactorizedRandom(d_model=1024, rank=8)):6,} = 2 (d k + k)")
+print("factorized random:      "
+      f"{parameters(FactorizedRandom(1024, head=1, max_length=32, rank=8)):6,} = 2 l k")
 
 # %% [markdown]
 # If the count contains the width $d$, the scores read tokens. If it contains the length $l$, they know positions.
@@ -311,7 +319,8 @@ print(f"factorized random:      {parameters(FactorizedRandom(1024, head=1, max_l
 
 # %%
 def table_of_rank(k):
-    """A product of drawn factors, in 64 bits: torch counts what stands out from rounding, and 32 bits round more."""
+    """A product of drawn factors, in 64 bits: torch counts what stands out from rounding, and 32
+    bits round more."""
     return draw(6, k, high=2, seed=14).double() @ draw(6, k, high=2, seed=15).double().T
 
 
@@ -319,7 +328,8 @@ def rank_of(table):
     return torch.linalg.matrix_rank(table.double()).item()
 
 
-print("k = 1, 2, 4, 6: the table 6 x 6 has the rank", [rank_of(table_of_rank(k)) for k in (1, 2, 4, 6)])
+print("k = 1, 2, 4, 6: the table 6 x 6 has the rank",
+      [rank_of(table_of_rank(k)) for k in (1, 2, 4, 6)])
 
 # %% [markdown]
 # ### The best table of rank k
@@ -371,8 +381,10 @@ panels[0, 0].set_ylabel("scores")
 panels[1, 0].set_ylabel("map")
 plots.show(
     fig,
-    "above, a table of 16 x 16 scores and its best tables of rank 1, 2, 4 and 8; below, their maps. The target has "
-    "a thin dark diagonal. With k = 1 all rows have the same form, with k = 4 the diagonal is a broad band, with "
+    "above, a table of 16 x 16 scores and its best tables of rank 1, 2, 4 and 8; below, "
+    "their maps. The target has "
+    "a thin dark diagonal. With k = 1 all rows have the same form, with k = 4 the diagonal is a "
+    "broad band, with "
     "k = 8 it is thin, and in the map still paler than in the target.",
 )
 
@@ -380,7 +392,8 @@ plots.show(
 for k in (1, 2, 4, 8):
     error = (best_of_rank(k) - target).norm() / target.norm()
     moved = (best_of_rank(k).softmax(dim=-1) - target.softmax(dim=-1)).abs().sum(dim=-1).mean() / 2
-    print(f"k = {k}: the scores are off by {100 * error:.0f} %, of the weight {100 * moved:.0f} % lies elsewhere")
+    print(f"k = {k}: the scores are off by {100 * error:.0f} %, of the weight {100 * moved:.0f} % "
+          "lies elsewhere")
     assert torch.isclose(error, (sizes[k:] ** 2).sum().sqrt() / target.norm(), rtol=1e-3)
 
 # %% [markdown]
@@ -404,8 +417,10 @@ for k in (1, 2, 4, 8):
 def best_factors(R, rank):
     """Factors whose product has the smallest sum of squared differences from R, in every head.
 
-    R: head length length, any numbers, all 0 too. rank: a whole number, at least 1 and below length.
-    Returns a tuple (R1, R2), both head length rank. R1[h] @ R2[h].T is the best table of that rank for R[h].
+    R: head length length, any numbers, all 0 too. rank: a whole number, at least 1 and below
+    length.
+    Returns a tuple (R1, R2), both head length rank. R1[h] @ R2[h].T is the best table of that rank
+    for R[h].
     How the singular values are shared between R1 and R2 is up to you.
     """
     ### BEGIN SOLUTION
@@ -425,7 +440,8 @@ check("05.2", best_factors)
 # %% solution="05.2"
 def best_factors_by_eigenvectors(R, rank):
     table = R.double()
-    _, vectors = torch.linalg.eigh(table.transpose(1, 2) @ table)  # the smallest eigenvalue comes first
+    # the smallest eigenvalue comes first
+    _, vectors = torch.linalg.eigh(table.transpose(1, 2) @ table)
     R2 = vectors[:, :, -rank:]
     return (table @ R2).float(), R2.float()
 
@@ -466,7 +482,8 @@ my_guess = {"k = 1": None, "k = 2": None, "k = 4": None}  # the rank of the map
 
 # %%
 multiples = torch.outer(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.0, 1.0, 2.0]))
-print("rank of the multiples:", rank_of(multiples), " of their exponentials:", rank_of(multiples.double().exp()))
+print("rank of the multiples:", rank_of(multiples), " of their exponentials:",
+      rank_of(multiples.double().exp()))
 compare_guess(my_guess, {f"k = {k}": rank_of(table_of_rank(k).softmax(dim=-1)) for k in (1, 2, 4)})
 
 # %% [markdown]
@@ -514,7 +531,8 @@ def multiply_adds(module, x):
 
 score = FactorizedRandom(d_model=12, head=3, max_length=8, rank=2)
 for batch in (1, 5):
-    print(f"a batch of {batch}: {multiply_adds(score, torch.randn(batch, 6, 12))} = 3 heads * 6^2 * 2")
+    print(f"a batch of {batch}: {multiply_adds(score, torch.randn(batch, 6, 12))} = 3 "
+          "heads * 6^2 * 2")
 
 # %% [markdown]
 # ### Exercise 05.3: up to which rank is it smaller?
@@ -569,7 +587,8 @@ check("05.3", largest_rank_by_counting)
 shifted_table = torch.eye(6).roll(-1, dims=1)  # row i has its 1 in column i - 1
 shifted_sizes = torch.linalg.svdvals(shifted_table)
 print("singular values:", [f"{size:.2f}" for size in shifted_sizes.tolist()])
-print(f"error of the best table of rank 2: {100 * shifted_sizes[2:].norm() / shifted_sizes.norm():.0f} %")
+print("error of the best table of rank 2: "
+      f"{100 * shifted_sizes[2:].norm() / shifted_sizes.norm():.0f} %")
 
 # %% [markdown]
 # All are equal, so the best table of rank 2 misses 4 of 6 parts. It looks hopeless. But we asked for too much:
@@ -619,13 +638,16 @@ print("its weight:            ", [f"{weight:.2f}" for weight in map_back.amax(di
 # by $\cos(\alpha + \beta) = \cos\alpha\cos\beta - \sin\alpha\sin\beta$. Rank 2 again; one sign differs.
 
 # %%
-R1_reversal = axes(10 * torch.stack([torch.cos(angle + step), -torch.sin(angle + step)], dim=1), "query rank")
+R1_reversal = axes(10 * torch.stack([torch.cos(angle + step), -torch.sin(angle + step)], dim=1),
+                   "query rank")
 map_reversal = axes((R1_reversal @ R2_back.T).softmax(dim=-1), "query key", "map_reversal")
 pair = Axes(head=2, length=6)(torch.stack([map_back, map_reversal]), "head query key", "pair")
 plots.show(
     plots.attention_map(pair, words, titles=["the position before", "reversal"]),
-    "two attention maps from factors of rank 2. Left, the dark cells stand one to the left of the diagonal, "
-    "and the first word looks at the last. Right, they stand on the other diagonal, from top right to bottom "
+    "two attention maps from factors of rank 2. Left, the dark cells stand one to the left of "
+    "the diagonal, "
+    "and the first word looks at the last. Right, they stand on the other diagonal, "
+    "from top right to bottom "
     "left.",
 )
 
@@ -647,7 +669,8 @@ plots.show(
 
 # %%
 def smallest_highest_score(length, times):
-    """The circle at these multiples of the angle: the highest score when the right key has a weight of 0.9."""
+    """The circle at these multiples of the angle: the highest score when the right key has a weight
+    of 0.9."""
     turns = 2 * pi * torch.arange(length) / length  # the angle between a key and the right one
     row = sum(torch.cos(multiple * turns) for multiple in times)
     c = 1
@@ -676,10 +699,11 @@ for length in (12, 24, 48):
 def pointer_factors(wanted, weight):
     """Factors of rank 2 with which query i gives the key wanted[i] the weight `weight`.
 
-    wanted: int64, a position for each query; two queries may want the same. There are 6 to 300 positions.
+    wanted: int64, a position for each query; two queries may want the same. There are 6 to 300
+    positions.
     weight: a number from 0.5 to 0.98.
-    Returns a tuple (R1, R2), both length rank, with rank = 2. In softmax(R1 @ R2.T), row i has its highest weight
-    at key wanted[i], and it differs from `weight` by less than 0.01.
+    Returns a tuple (R1, R2), both length rank, with rank = 2. In softmax(R1 @ R2.T), row i has its
+    highest weight at key wanted[i], and it differs from `weight` by less than 0.01.
     """
     ### BEGIN SOLUTION
     angle = 2 * pi * torch.arange(len(wanted)) / len(wanted)
@@ -712,7 +736,8 @@ def pointer_factors_on_a_parabola(wanted, weight):
         c = (low + high) / 2
         got = (c * distance).softmax(dim=1).gather(1, wanted[:, None])
         low, high = torch.where(got < weight, c, low), torch.where(got < weight, high, c)
-    return c * torch.stack([2 * j[wanted], -torch.ones_like(j)], dim=1), torch.stack([j, j**2], dim=1)
+    return c * torch.stack([2 * j[wanted], -torch.ones_like(j)],
+                           dim=1), torch.stack([j, j**2], dim=1)
 
 
 check("05.4", pointer_factors_on_a_parabola)
@@ -787,7 +812,8 @@ my_guess = {"rate 0.001": None, "rate 0.01": None, "rate 0.1": None}  # from 0.0
 
 # %%
 def train(goal, rank, learning_rate, steps):
-    """Train factors so that softmax(R1 R2^T) comes close to `goal`, rows of weights. -> module, last loss"""
+    """Train factors so that softmax(R1 R2^T) comes close to `goal`, rows of weights. -> module,
+    last loss"""
     _ = torch.manual_seed(0)
     module = FactorizedRandom(d_model=1, head=1, max_length=len(goal), rank=rank)
     x = torch.zeros(1, len(goal), 1)  # only its length is read
@@ -827,7 +853,8 @@ panel.set_xlabel("column 0 of R2")
 panel.set_ylabel("column 1 of R2")
 plots.show(
     fig,
-    "the two learned numbers of each of 12 positions, as points in the plane with the number of the position. They "
+    "the two learned numbers of each of 12 positions, as points in the plane with the number of "
+    "the position. They "
     "form a ring around the middle. Going round it, the positions do not come in their order.",
 )
 
@@ -846,14 +873,17 @@ class FactorizedRandomAttention(nn.Module):
     def forward(self, x):
         R1, R2 = self.R1[:, : x.shape[1]], self.R2[:, : x.shape[1]]
         weights = (R1 @ R2.transpose(1, 2)).softmax(dim=-1)  # (7), no x in it
-        value = rearrange(self.value(x), "batch key (head d_head) -> batch head key d_head", head=len(R1))
-        return self.output(rearrange(weights @ value, "batch head query d_head -> batch query (head d_head)")), weights
+        value = rearrange(self.value(x), "batch key (head d_head) -> batch head key d_head",
+                          head=len(R1))
+        return self.output(rearrange(weights @ value, "batch head query d_head -> batch "
+                                                      "query (head d_head)")), weights
 
 
 sentences, y_probe = draw(5, 6, 12, high=2, seed=12), draw(5, 6, 12, high=2, seed=19)
 ours = FactorizedRandomAttention(d_model=12, head=3, max_length=8, rank=2)
 library = Attention(d_model=12, head=3, max_length=8, score="factorized_random", rank=2)
-of_ours = {("score." if name in ("R1", "R2") else "") + name: value for name, value in ours.named_parameters()}
+of_ours = {("score." if name in ("R1", "R2") else "") + name: value
+           for name, value in ours.named_parameters()}
 library.load_state_dict(of_ours)
 (y_ours, map_ours), (y_library, map_library) = ours(sentences), library(sentences)
 assert equal(y_ours, y_library) and all(equal(one, map_ours) for one in map_library)
@@ -864,7 +894,8 @@ assert all(equal(of_ours[name].grad, tensor.grad) for name, tensor in library.na
 random, full = Random(12, 3, 6, initial_scale=1.0), FactorizedRandom(12, 3, 6, rank=6)
 full.load_state_dict({"R1": random.R, "R2": torch.eye(6).expand(3, 6, 6)})
 assert equal(full(sentences), random(sentences))
-print("The library's layer: the same maps, outputs and gradients. At full rank: the same scores as Random.")
+print("The library's layer: the same maps, outputs and gradients. At full rank: "
+      "the same scores as Random.")
 
 # %% [markdown]
 # ## Where it breaks
@@ -906,7 +937,8 @@ for count in (1, 2, 3, 6):
 # @title Draw the errors, and compare with your guess
 fig, panel = plt.subplots(figsize=plots.SIZE, layout="constrained")
 for number, (name, values) in enumerate(errors.items()):
-    panel.plot(ranks, values, label=name, color=plots.COLOURS[number], linestyle=plots.LINES[number],
+    panel.plot(ranks, values, label=name, color=plots.COLOURS[number],
+               linestyle=plots.LINES[number],
                marker=plots.MARKERS[number])
 panel.set_xticks(ranks)
 panel.set_xlabel("rank k")
@@ -919,7 +951,8 @@ enough = {name: min(k for k, error in zip(ranks, values, strict=True) if error <
           for name, values in errors.items()}
 plots.show(
     fig,
-    "the error of the trained map against the rank, for 1, 2, 3 and 6 random keys a query. With rank 1 all are far "
+    "the error of the trained map against the rank, for 1, 2, 3 and 6 random keys a query. "
+    "With rank 1 all are far "
     "off, six keys least of all. It is below 0.05 from these ranks on: "
     + ", ".join(f"{name} from rank {k}" for name, k in enough.items()) + ".",
 )
@@ -941,15 +974,17 @@ compare_guess(my_guess, enough)
 def pair_factors(wanted):
     """Factors with which each query gives nearly all its weight to two keys, in equal parts.
 
-    wanted: int64, one row for each query, with two different positions in it. There are 6 to 12 positions.
-    Returns a tuple (R1, R2), both length rank, with at most 4 columns. In softmax(R1 @ R2.T), row i has a weight
-    of at least 0.45 at each of its two keys.
+    wanted: int64, one row for each query, with two different positions in it. There are 6 to 12
+    positions.
+    Returns a tuple (R1, R2), both length rank, with at most 4 columns. In softmax(R1 @ R2.T), row i
+    has a weight of at least 0.45 at each of its two keys.
     """
     ### BEGIN SOLUTION
     p, q = wanted.double().T  # -c (j - p)^2 (j - q)^2 is highest at p and q
     j = torch.arange(len(wanted)).double()
     total, times = p + q, p * q  # (j - p) (j - q) = j^2 - total j + times
-    R1 = torch.stack([2 * total * times, -(total**2) - 2 * times, 2 * total, -torch.ones_like(total)], dim=1)
+    R1 = torch.stack([2 * total * times, -(total**2) - 2 * times, 2 * total,
+                      -torch.ones_like(total)], dim=1)
     return 5 * R1, torch.stack([j, j**2, j**3, j**4], dim=1)
     ### END SOLUTION
 
@@ -967,9 +1002,11 @@ def pair_factors_on_the_circle(wanted):
     angle = 2 * pi * torch.arange(len(wanted)).double() / len(wanted)
     alpha, beta = angle[wanted].T
     R1 = torch.stack([
-        alpha.cos() + beta.cos(), alpha.sin() + beta.sin(), -(alpha + beta).cos() / 2, -(alpha + beta).sin() / 2,
+        alpha.cos() + beta.cos(), alpha.sin() + beta.sin(), -(alpha + beta).cos() / 2,
+        -(alpha + beta).sin() / 2,
     ], dim=1)  # fmt: skip
-    return 200 * R1, torch.stack([angle.cos(), angle.sin(), (2 * angle).cos(), (2 * angle).sin()], dim=1)
+    return 200 * R1, torch.stack([angle.cos(), angle.sin(), (2 * angle).cos(), (2 * angle).sin()],
+                                 dim=1)
 
 
 check("05.5", pair_factors_on_the_circle)

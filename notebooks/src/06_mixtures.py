@@ -79,7 +79,8 @@ for word, weight in zip(words, inside.tolist(), strict=True):
 # %%
 plots.show(
     plots.flow("mixture", "as its parts do"),
-    "the layer as boxes. X goes into S, here a mixture, and into the values G. The scores get the mask and one "
+    "the layer as boxes. X goes into S, here a mixture, and into the values G. "
+    "The scores get the mask and one "
     "softmax; the weights average the values, which gives Y.",
 )
 
@@ -107,7 +108,8 @@ def draw(seed, *shape, high):
 
 
 axes = Axes(length=6, d_model=12)
-scores = [axes(draw(seed, 6, 6, high=2), "query key", f"scores of part {seed}") for seed in range(3)]
+scores = [axes(draw(seed, 6, 6, high=2), "query key", f"scores of part {seed}")
+          for seed in range(3)]
 alphas = torch.tensor([0.5, 0.3, 0.2])
 
 # %% [markdown]
@@ -194,7 +196,8 @@ some = draw(11, 6, 6, high=2)
 of_module = torch.autograd.grad((module(x) * some).sum(), list(module.parameters()))
 assert equal(mix_with_sum(alphas, scores), mixed) and equal(module(x), mixed)
 for mix in (mix_with_loops, mix_with_sum):
-    logits, *tables = (parameter.detach().clone().requires_grad_() for parameter in module.parameters())
+    logits, *tables = (parameter.detach().clone().requires_grad_()
+                       for parameter in module.parameters())
     own = torch.autograd.grad((mix(logits.softmax(dim=0), tables) * some).sum(), [logits, *tables])
     assert all(equal(ours, theirs) for ours, theirs in zip(own, of_module, strict=True))
 
@@ -220,8 +223,10 @@ fig = plots.attention_map(torch.stack(list(rows.values())), list(rows), keys=wor
 _ = fig.axes[0].set_ylabel("map of 'saw'")
 plots.show(
     fig,
-    "four rows of weights for the query 'saw'. Part 0, near, looks at dog and a, part 1, noun, at dog and bird, "
-    "each half and half. Mixed inside the softmax: dog is dark, all others are pale. Mixed after it: dog is dark grey, "
+    "four rows of weights for the query 'saw'. Part 0, near, looks at dog and a, part 1, noun, "
+    "at dog and bird, "
+    "each half and half. Mixed inside the softmax: dog is dark, all others are pale. "
+    "Mixed after it: dog is dark grey, "
     "and a and bird keep a lighter grey each.",
 )
 for name, row in rows.items():
@@ -248,13 +253,16 @@ print(f"weight of dog, after:  {mix_after(half, [near, forbids])[1]:.2f}")
 
 # %% exercise="06.1" points=1
 def mixed_map(maps, logits):
-    """The attention map of equation (8), from the maps of its parts, each made by a softmax of its own.
+    """The attention map of equation (8), from the maps of its parts, each made by a softmax of its
+    own.
 
-    maps: a list with the map of each part, "batch head query key", or "1 head query key" for a part that gives
-    the whole batch the same. A weight of 0 is a position that this part forbids: its score is minus infinity.
-    logits: a tensor with one number for each part, in the same order; the alphas are a softmax over them.
-    Returns the weights, batch head query key. A row where the parts together forbid every position is all
-    zeros, as everywhere in this series.
+    maps: a list with the map of each part, "batch head query key", or "1 head query key" for a part
+    that gives the whole batch the same. A weight of 0 is a position that this part forbids: its
+    score is minus infinity.
+    logits: a tensor with one number for each part, in the same order; the alphas are a softmax over
+    them.
+    Returns the weights, batch head query key. A row where the parts together forbid every position
+    is all zeros, as everywhere in this series.
     """
     ### BEGIN SOLUTION
     alphas = torch.softmax(logits, dim=0)
@@ -365,7 +373,8 @@ print(f"by formula: unscaled {sqrt(1024) / 3:.2f}, scaled {1 / 3:.2f}, R {1 / sq
 for name, table in {"nothing": torch.zeros(32, 32), "scaled": scaled, "unscaled": unscaled}.items():
     p, with_R = table.softmax(dim=-1), (table + R).softmax(dim=-1)
     moved = (with_R - p).abs().sum(dim=1).mean() / 2
-    print(f"R + {name:>8}: moved {100 * moved:.1f} % of a row, largest weight of a row {p.amax(dim=1).mean():.2f}, "
+    print(f"R + {name:>8}: moved {100 * moved:.1f} % of a row, largest weight of a row "
+          f"{p.amax(dim=1).mean():.2f}, "
           f"sum of p (1 - p) {(p * (1 - p)).sum(dim=1).mean():.2f}")
 
 # %% [markdown]
@@ -428,9 +437,12 @@ for name in ("random + factorized_random", "random + dense", "dense + dot_produc
     pictures.append(axes(moved / moved.max().clamp(min=1e-9), "query key", name))
 titles = ["random +\nfact. random", "random +\ndense", "dense +\ndot product"]
 plots.show(
-    plots.attention_map(torch.stack(pictures), list("012345"), titles=titles, label="change (1 = largest)"),
-    "how much each score changes when token 1 changes, in three mixtures. Random and Factorized Random: "
-    "nothing. Random and Dense: row 1 alone. Dense and dot product: all rows, for the dot product compares.",
+    plots.attention_map(torch.stack(pictures), list("012345"), titles=titles,
+                        label="change (1 = largest)"),
+    "how much each score changes when token 1 changes, in three mixtures. "
+    "Random and Factorized Random: "
+    "nothing. Random and Dense: row 1 alone. Dense and dot product: all rows, "
+    "for the dot product compares.",
 )
 
 # %% [markdown]
@@ -453,15 +465,18 @@ axes_task = Axes(batch=64, length=12, d_model=32)
 
 def sentences_and_answers(task, generator, batch):
     """-> letters, digits and wanted digits, whole numbers, each "batch length"."""
-    order = torch.rand(batch, LENGTH, generator=generator).argsort(dim=1)  # a random order for each sentence
+    # a random order for each sentence
+    order = torch.rand(batch, LENGTH, generator=generator).argsort(dim=1)
     letters = order % LETTERS
     digits = torch.randint(DIGITS, (batch, LENGTH), generator=generator)
     same_letter = letters[:, :, None] == letters[:, None, :]
     others = ~torch.eye(LENGTH, dtype=torch.bool)  # no token is its own twin
     twin = (same_letter & others).int().argmax(dim=2)  # the one position that is left
     position = torch.arange(LENGTH).expand(batch, LENGTH)
-    looked_at = {"next": (position + 1) % LENGTH, "twin": twin, "after the twin": (twin + 1) % LENGTH}[task]
-    return letters, digits, digits.gather(1, looked_at)  # gather picks, in each row, the positions looked at
+    looked_at = {"next": (position + 1) % LENGTH, "twin": twin,
+                 "after the twin": (twin + 1) % LENGTH}[task]
+    # gather picks, in each row, the positions looked at
+    return letters, digits, digits.gather(1, looked_at)
 
 # %% [markdown]
 # One sentence of each, to read:
@@ -510,7 +525,8 @@ def rates(model):
     for name, parameter in model.named_parameters():
         last = name.split(".")[-1]
         grouped[last if last in groups else "rest"].append(parameter)
-    return [{"params": grouped[group], "lr": rate} for group, rate in groups.items() if grouped[group]]
+    return [{"params": grouped[group], "lr": rate} for group, rate in groups.items()
+            if grouped[group]]
 
 
 def train(task, score, seed):
@@ -528,7 +544,8 @@ def train(task, score, seed):
 
 def share_right(model, task):
     """The share of right digits in 200 new sentences."""
-    letters, digits, wanted = sentences_and_answers(task, torch.Generator().manual_seed(999), batch=200)
+    letters, digits, wanted = sentences_and_answers(task,
+                                                    torch.Generator().manual_seed(999), batch=200)
     with torch.no_grad():
         return (model(letters, digits).argmax(dim=-1) == wanted).float().mean().item()
 
@@ -559,10 +576,12 @@ def in_words(share):
     return "solved" if share > 0.83 else "half right" if share > 0.42 else "fails"
 
 
-names, outcome = {"random": "random", "dot_product": "dot_product", "random + dot_product": "both"}, {}
+names, outcome = {"random": "random", "dot_product": "dot_product",
+                  "random + dot_product": "both"}, {}
 for task in tasks:
     for score, name in names.items():  # one word: both seeds say the same
-        words = {in_words(share_right(trained[task, score, seed], task)) for seed in seeds_of[score]}
+        words = {in_words(share_right(trained[task, score, seed], task))
+                 for seed in seeds_of[score]}
         outcome[task, name] = " or ".join(words)
 for task in ("next", "twin"):
     print(f"{task:>4}:", ", ".join(f"{name} {outcome[task, name]}" for name in names.values()))
@@ -576,7 +595,8 @@ compare_guess(my_guess, {name: outcome["after the twin", name] for name in names
 # And the alphas? Bars show Random's alpha in each layer; the dot product has the rest up to 1. All start at 0.5.
 
 # %%
-mixtures = {task: [trained[task, "random + dot_product", seed] for seed in (0, 1)] for task in tasks}
+mixtures = {task: [trained[task, "random + dot_product", seed] for seed in (0, 1)]
+            for task in tasks}
 alpha = {
     (task, layer): [model.layers[layer].score.weights[0].item() for model in mixtures[task]]
     for task in tasks for layer in (0, 1)
@@ -585,13 +605,16 @@ below = {"next": "next", "twin": "twin", "after the twin": "after\nthe twin"}
 named = {f"{below[task]}\nlayer {layer}": values for (task, layer), values in alpha.items()}
 fig = bars(named, label="alpha of Random")
 for number, bar in enumerate(fig.axes[0].patches):
-    bar.set(edgecolor=plots.COLOURS[number // 2], hatch=["", "//"][number % 2])  # a colour a task, layer 1 hatched
+    # a colour a task, layer 1 hatched
+    bar.set(edgecolor=plots.COLOURS[number // 2], hatch=["", "//"][number % 2])
 fig.axes[0].axhline(0.5, color="grey", linewidth=1)
 fig.axes[0].tick_params(axis="x", labelsize=8, labelrotation=0)
 plots.show(
     fig,
-    "the alpha of Random after training, a colour for each of three tasks, layer 1 hatched. A bar is the mean of two "
-    "seeds; the black line on it runs from one to the other. Next: above one half in both layers. Twin: below one "
+    "the alpha of Random after training, a colour for each of three tasks, layer 1 hatched. "
+    "A bar is the mean of two "
+    "seeds; the black line on it runs from one to the other. Next: above one half in both layers. "
+    "Twin: below one "
     "half in both. After the twin: nearly 1 in layer 0, clearly lower in layer 1.",
 )
 
@@ -629,7 +652,8 @@ last = mixtures["after the twin"]
 off = {}
 for layer in (0, 1):
     for part, name in enumerate(("Random", "dot product")):
-        words_of_seeds = {in_words(share_without(model, "after the twin", layer, part)) for model in last}
+        words_of_seeds = {in_words(share_without(model, "after the twin", layer, part))
+                          for model in last}
         off[f"layer {layer}, {name}"] = " or ".join(words_of_seeds)
 compare_guess(my_guess, off)
 
@@ -651,9 +675,12 @@ def stretched(table):
 pictures = torch.stack([stretched(table_of_random(last[0], layer)) for layer in (0, 1)])
 numbers = [str(position) for position in range(LENGTH)]
 plots.show(
-    plots.attention_map(pictures, numbers, titles=["layer 0", "layer 1"], label="alpha R, stretched"),
-    "two tables of 12 times 12 numbers, alpha R after training on the last task. Layer 0: a black diagonal at the "
-    "position before the query, a white one at the position after it. Layer 1: a black one at the query's own "
+    plots.attention_map(pictures, numbers, titles=["layer 0", "layer 1"],
+                        label="alpha R, stretched"),
+    "two tables of 12 times 12 numbers, alpha R after training on the last task. Layer 0: "
+    "a black diagonal at the "
+    "position before the query, a white one at the position after it. Layer 1: "
+    "a black one at the query's own "
     "position, a white one at the position after it.",
 )
 
@@ -712,8 +739,10 @@ for model in last:
 
 # %%
 def weight_on(model, with_random):
-    """The mean weight, in layer 1, on the positions after the twin and after the query. with_random: 1 or 0."""
-    letters, digits, _ = sentences_and_answers("after the twin", torch.Generator().manual_seed(998), batch=64)
+    """The mean weight, in layer 1, on the positions after the twin and after the query.
+    with_random: 1 or 0."""
+    letters, digits, _ = sentences_and_answers("after the twin",
+                                               torch.Generator().manual_seed(998), batch=64)
     x = model.letter(letters) + model.digit(digits)
     x = axes_task(x + model.layers[0](x)[0], "batch length d_model", "x")
     parts = model.layers[1].score
@@ -726,10 +755,12 @@ def weight_on(model, with_random):
 
 
 for model in last:
-    (wanted_with, other_with), (wanted_without, other_without) = weight_on(model, 1), weight_on(model, 0)
+    (wanted_with, other_with), (wanted_without, other_without) = weight_on(model,
+                                                                           1), weight_on(model, 0)
     assert wanted_with > 0.8 and other_with < 0.1
     assert 0.25 < wanted_without < 0.6 and 0.25 < other_without < 0.6
-print("with Random:    more than 0.8 on the token after the twin, less than 0.1 on the next neighbour")
+print("with Random:    more than 0.8 on the token after the twin, less than 0.1 on the "
+      "next neighbour")
 print("without Random: 0.25 to 0.6 on each of the two")
 
 # %% [markdown]
@@ -780,7 +811,8 @@ def dense(S, x):
 
 def factorized_dense(S, x):
     hidden = (x @ S.hidden.weight.T).relu()
-    return (hidden @ S.weight_a[0]).repeat(1, b) * (hidden @ S.weight_b[0]).repeat_interleave(a, dim=1)
+    return (hidden @ S.weight_a[0]).repeat(1,
+                                           b) * (hidden @ S.weight_b[0]).repeat_interleave(a, dim=1)
 
 
 formulas = {
@@ -791,7 +823,8 @@ formulas = {
     "factorized_dense": factorized_dense,
 }
 for name, score in family.items():
-    assert equal(score(x_table)[0, 0], axes_table(formulas[name](score, x_table[0]), "query key", name)), name
+    assert equal(score(x_table)[0, 0],
+                 axes_table(formulas[name](score, x_table[0]), "query key", name)), name
 
 # %% [markdown]
 # ### Conditioned on, sample, interacts
@@ -819,7 +852,8 @@ def row_of_table(score):
     reads = read_tokens(score, x_table[0])
     others = reads & ~torch.eye(len(reads), dtype=torch.bool)
     one, other = score(x_table[:1]), score(x_table[1:2])
-    return conditioned_on(reads), "global" if equal(one, other) else "local", "yes" if others.any() else "no"
+    where = "global" if equal(one, other) else "local"
+    return conditioned_on(reads), where, "yes" if others.any() else "no"
 
 
 computed = {name: row_of_table(score) for name, score in family.items()}
@@ -844,16 +878,20 @@ print(row_of_table(lambda x: family["dot_product"](x).round()))
 def table_row(score, x, other):
     """What a score function reads: one row of Table 1.
 
-    score: a function, "batch length d_model" -> "batch head query key", or "1 head query key" if every
-    sentence gets the same. Twice the same input gives twice the same scores. It may have steps, where no
-    derivative helps; they are crossed when the numbers of a token change by 1 or so.
-    x, other: two different sentences, each "1 length d_model", length 1 or more. Some of their tokens may be equal.
+    score: a function, "batch length d_model" -> "batch head query key", or "1 head query key" if
+    every sentence gets the same. Twice the same input gives twice the same scores. It may have
+    steps, where no derivative helps; they are crossed when the numbers of a token change by 1 or
+    so.
+    x, other: two different sentences, each "1 length d_model", length 1 or more. Some of their
+    tokens may be equal.
     Returns a tuple of three texts:
-    - reads: "nothing" if no row of the scores ever moves when a token changes; "own token" if rows move, but each
-      only when its own token changes; "other tokens" if some row moves when the token at another position does.
+    - reads: "nothing" if no row of the scores ever moves when a token changes; "own token" if rows
+      move, but each only when its own token changes; "other tokens" if some row moves when the
+      token at another position does.
     - sample: "global" if x and other get the same scores, else "local".
     - interacts: "yes" if some row moves when the token at another position changes, else "no".
-    A score moves, and two scores differ, if the difference is more than 0.00001, however large the scores are.
+    A score moves, and two scores differ, if the difference is more than 0.00001, however large the
+    scores are.
     """
     ### BEGIN SOLUTION
     length, d_model = x.shape[1:]
@@ -908,7 +946,8 @@ def table_row_in_one_batch(score, x, other):
     batch = x.repeat(length, 1, 1)
     n = torch.arange(length)
     batch[n, n] = 2 * torch.randn(length, x.shape[2], generator=torch.Generator().manual_seed(1))
-    moves = (score(batch) - score(x)).abs().amax(dim=(1, 3)).expand(length, -1) > 1e-5  # changed token, row
+    # changed token, row
+    moves = (score(batch) - score(x)).abs().amax(dim=(1, 3)).expand(length, -1) > 1e-5
     interacts = bool((moves & (n[:, None] != n)).any())
     reads = "other tokens" if interacts else "own token" if moves.any() else "nothing"
     same = torch.allclose(score(x), score(other), rtol=0, atol=1e-5)
@@ -930,7 +969,8 @@ parameter_formulas = {
 }
 for name, formula in parameter_formulas.items():
     options = {"factorized_random": {"rank": k}, "factorized_dense": {"a": a, "b": b}}.get(name, {})
-    one, three = (parameters(make_score(name, d, head, l, bias=False, **options)) for head in (1, 3))
+    one, three = (parameters(make_score(name, d, head, l, bias=False, **options))
+                  for head in (1, 3))
     print(f"{name:>17}: formula {formula:3}, counted: 1 head {one:3}, 3 heads {three:3}")
 
 # %% [markdown]
@@ -944,14 +984,17 @@ for name, formula in parameter_formulas.items():
 
 # %% exercise="06.3" points=2
 def longest_length(names, d_model, head, rank, budget):
-    """The largest max_length with which a mixture stays within a budget of parameters, and what is left then.
+    """The largest max_length with which a mixture stays within a budget of parameters, and what is
+    left then.
 
     names: a list with at least two names, each "dot_product", "dense", "random", "fixed_random" or
-    "factorized_random". A name may occur more than once: each time is a part of its own. At least one grows
-    with max_length. There are no biases; rank is k.
-    budget: the most parameters that the scores of the mixture may have, in all; enough for max_length 1, not for 1000.
+    "factorized_random". A name may occur more than once: each time is a part of its own. At least
+    one grows with max_length. There are no biases; rank is k.
+    budget: the most parameters that the scores of the mixture may have, in all; enough for
+    max_length 1, not for 1000.
     A parameter is what training may change; the logits of the alphas are parameters too.
-    Returns a tuple of two whole numbers: max_length, and the budget minus the parameters at that max_length.
+    Returns a tuple of two whole numbers: max_length, and the budget minus the parameters at that
+    max_length.
     """
     ### BEGIN SOLUTION
     def bill(max_length):
@@ -1029,7 +1072,8 @@ paper = {  # conditioned on, sample, interacts, parameters as they are printed, 
 }
 for name, (*cells, formula, number) in paper.items():
     ours = (*computed[name], parameters(family[name]))
-    assert ours == (*cells, number), f"{name}: the paper says {cells, number}, the program says {ours}"
+    printed = (*cells, number)
+    assert ours == printed, f"{name}: the paper says {printed}, the program says {ours}"
     print(f"{name:>17}: {ours[0]:13}  {ours[1]:6}  {ours[2]:3}  {ours[3]:3} = {formula}")
 
 # %% [markdown]
@@ -1056,7 +1100,8 @@ d_model, length, rank, tile, repeat = 1024, 32, 8, 4, 8
 G = hidden = linear(d_model, d_model)
 listing = {  # printed, the formula that fits, expected
     "vanilla": (3_148_800, 2 * linear(d_model, d_model) + G, 2 * linear(d_model, d_model) + G),
-    "dense": (1_083_456, linear(d_model, length) + linear(length, length) + G, hidden + linear(d_model, length) + G),
+    "dense": (1_083_456, linear(d_model, length) + linear(length, length) + G,
+              hidden + linear(d_model, length) + G),
     "random": (1_050_624, length**2 + G, length**2 + G),
     "random, fixed": (1_050_624, length**2 + G, G),  # R is there, but training must not change it
     "factorized random": (1_066_000, 2 * linear(d_model, rank) + G, 2 * length * rank + G),
@@ -1092,11 +1137,11 @@ for name, (printed, fits, expected) in listing.items():
 def hidden_widths(printed, d_model, max_length):
     """The width h of the hidden layer of each listed layer, a float.
 
-    Each layer holds: a linear layer d_model to h, a linear layer h to max_length, and the value projection
-    d_model to d_model, all three with a bias.
+    Each layer holds: a linear layer d_model to h, a linear layer h to max_length, and the value
+    projection d_model to d_model, all three with a bias.
     printed: a list of whole numbers, the parameters of each layer.
-    Returns a list of floats, one for each layer, not rounded: a width that is no whole number, or below 1, says that
-    this layer is built in another way.
+    Returns a list of floats, one for each layer, not rounded: a width that is no whole number, or
+    below 1, says that this layer is built in another way.
     """
     ### BEGIN SOLUTION
     fixed = d_model**2 + d_model + max_length
@@ -1163,8 +1208,10 @@ ours = Mixed([make_score(name, 12, 3, 8) for name in three.split(" + ")])
 with torch.no_grad():
     library.score.logits.copy_(torch.tensor([0.3, -0.5, 0.9]))
 ours.load_state_dict(library.score.state_dict())
-value = rearrange(library.value(sentences), "batch key (head d_head) -> batch head key d_head", head=3)
-our_weights = axes_heads(ours(sentences).softmax(dim=-1), "batch head query key", "our_weights")  # (8)
+value = rearrange(library.value(sentences),
+                  "batch key (head d_head) -> batch head key d_head", head=3)
+# (8)
+our_weights = axes_heads(ours(sentences).softmax(dim=-1), "batch head query key", "our_weights")
 our_mixed = rearrange(our_weights @ value, "batch head query d_head -> batch query (head d_head)")
 our_y, (library_y, library_weights) = library.output(our_mixed), library(sentences)
 assert equal(library_weights, our_weights) and equal(library_y, our_y)
@@ -1187,11 +1234,12 @@ assert all(equal(our, their) for our, their in zip(of_ours, of_library, strict=T
 def nobody_wants(length, position, alphas):
     """Scores with which the mixture looks at one position, though none of its parts does.
 
-    length: the number of positions. position: the one that the mixture is to look at, counted from 0.
+    length: the number of positions. position: the one that the mixture is to look at, counted from
+    0.
     alphas: a tensor with one number for each part, at least 0.01 each; together 1.
-    Returns a tensor of floats with a row for each part, in the order of the alphas, and a column for each
-    position: the scores of one query, all finite. The softmax of each row gives `position` a weight below 0.01;
-    the softmax of the sum of alphas times rows gives it more than 0.99.
+    Returns a tensor of floats with a row for each part, in the order of the alphas, and a column
+    for each position: the scores of one query, all finite. The softmax of each row gives `position`
+    a weight below 0.01; the softmax of the sum of alphas times rows gives it more than 0.99.
     Returns None where no scores can do that.
     """
     ### BEGIN SOLUTION

@@ -136,8 +136,10 @@ def shaken(module, seed=0):
 # The layer inside is the one that you know. Only the filled box differs among the nine:
 
 # %%
-plots.show(plots.flow("any of nine", "all, one or no token"), "X goes to the values and to S, whose scores become "
-           "weights, which make Y. This chapter builds what stands before X and behind Y, and leaves S open.")
+plots.show(plots.flow("any of nine", "all, one or no token"), "X goes to the values and to S, "
+                                                              "whose scores become "
+           "weights, which make Y. This chapter builds what stands before X and behind Y, "
+           "and leaves S open.")
 
 # %% [markdown]
 # ## The block
@@ -182,7 +184,8 @@ _ = torch.manual_seed(0)
 layer = Attention(12, 3, 8, "dot_product")
 for factor in (1, 10):
     _, weights = layer(factor * x)
-    print(f"x times {factor:2}: the largest weight of a row is {weights.amax(dim=-1).mean():.2f} on average")
+    print(f"x times {factor:2}: the largest weight of a row is "
+          f"{weights.amax(dim=-1).mean():.2f} on average")
 
 # %% [markdown]
 # The scores grew a hundred times, and the softmax looks at one position only. So every part reads a copy of standard
@@ -196,9 +199,11 @@ def norm_by_hand(x, factor, shift):
 
 
 start = torch.ones(12), torch.zeros(12)
-for name, some in {"x": x, "norm(x)": norm_by_hand(x, *start), "norm(10 x)": norm_by_hand(10 * x, *start)}.items():
+for name, some in {"x": x, "norm(x)": norm_by_hand(x, *start),
+                   "norm(10 x)": norm_by_hand(10 * x, *start)}.items():
     axes(some, "batch length d_model", name)
-    print(f"{name:>10}: token 0 begins", " ".join(f"{feature:4.1f}" for feature in some[0, 0, :6].tolist()))
+    print(f"{name:>10}: token 0 begins",
+          " ".join(f"{feature:4.1f}" for feature in some[0, 0, :6].tolist()))
 
 # %% fold=true
 # @title torch's nn.LayerNorm is this norm
@@ -217,7 +222,8 @@ def silent(x):
 
 
 for name, y in {"x": x, "pre-norm": x + silent(norm(x)), "post-norm": norm(x + silent(x))}.items():
-    print(f"{name:>9}: token 0 begins", " ".join(f"{feature:4.1f}" for feature in y[0, 0, :6].tolist()))
+    print(f"{name:>9}: token 0 begins",
+          " ".join(f"{feature:4.1f}" for feature in y[0, 0, :6].tolist()))
 
 # %% [markdown]
 # In pre-norm tokens and gradients walk through all blocks along a line of plain sums, and nothing on it rescales them.
@@ -251,7 +257,8 @@ class OurBlock(nn.Module):
         self.norm_attention = nn.LayerNorm(d_model)
         self.attention = Attention(d_model, head, max_length, score, causal=causal)
         self.norm_mlp = nn.LayerNorm(d_model)
-        self.mlp = nn.Sequential(nn.Linear(d_model, 4 * d_model), nn.GELU(), nn.Linear(4 * d_model, d_model))
+        self.mlp = nn.Sequential(nn.Linear(d_model, 4 * d_model), nn.GELU(),
+                                 nn.Linear(4 * d_model, d_model))
 
     def forward(self, x, mask=None):
         x = x + self.attention(self.norm_attention(x), mask)[0]  # [1] would be the weights
@@ -271,13 +278,14 @@ print("all nine: tokens", tuple(x.shape), "in, tokens", tuple(block(x).shape), "
 
 # %% exercise="07.1" points=1
 def what_each_part_adds(x, layer, attention, mlp, norm_attention, norm_mlp):
-    """What the attention and the mlp of each pre-norm block add to the tokens that pass through all blocks.
+    """What the attention and the mlp of each pre-norm block add to the tokens that pass through all
+    blocks.
 
-    x: batch length d_model. layer: the number of blocks. attention, mlp, norm_attention, norm_mlp: functions of a
-    number n and a tensor "batch length d_model"; attention(n, some) is what the attention of block n, 0 .. layer - 1,
-    makes of some, of the same shape. (This attention returns no weights.)
-    Returns (layer 2) batch length d_model: first what the attention of block 0 adds, then what its mlp adds, then the
-    same for block 1, and so on.
+    x: batch length d_model. layer: the number of blocks. attention, mlp, norm_attention, norm_mlp:
+    functions of a number n and a tensor "batch length d_model"; attention(n, some) is what the
+    attention of block n, 0 .. layer - 1, makes of some, of the same shape. (This attention returns
+    no weights.) Returns (layer 2) batch length d_model: first what the attention of block 0 adds,
+    then what its mlp adds, then the same for block 1, and so on.
     """
     ### BEGIN SOLUTION
     added = []
@@ -459,7 +467,8 @@ words = "small dog saw bird the cat".split()
 row = torch.tensor([0.4, 2.0, -2.0, 1.6, -0.6, 1.2])
 generator = torch.Generator().manual_seed(0)
 many = Axes(batch=2000, vocab=6)(row.expand(2000, 6), "batch vocab", "many")
-print(f"{'softmax':>16}:", " ".join(f"{word} {p:.2f}" for word, p in zip(words, row.softmax(dim=0), strict=True)))
+print(f"{'softmax':>16}:", " ".join(f"{word} {p:.2f}"
+                                    for word, p in zip(words, row.softmax(dim=0), strict=True)))
 for rule in ({"temperature": 0}, {"temperature": 3.0}, {"top_k": 2}, {"top_p": 0.7}):
     drawn = sample(many, generator=generator, **rule).unique().tolist()
     name, value = next(iter(rule.items()))
@@ -491,9 +500,10 @@ def top_p_probabilities(logits, p):
     """The probabilities from which a word is drawn under top-p.
 
     logits: batch vocab, no two equal in a row; they may lie far from 0. p: a number, 0 < p < 1.
-    Returns probabilities, batch vocab, in the order of the vocabulary. In each row: with the softmax of the
-    logits, from the most likely word on, the words so far are counted until they reach p together, the word
-    that reaches it included. All others get 0, and those that stay are divided by their sum.
+    Returns probabilities, batch vocab, in the order of the vocabulary. In each row: with the
+    softmax of the logits, from the most likely word on, the words so far are counted until they
+    reach p together, the word that reaches it included. All others get 0, and those that stay are
+    divided by their sum.
     """
     ### BEGIN SOLUTION
     probabilities, order = logits.softmax(dim=-1).sort(dim=-1, descending=True)
@@ -576,7 +586,7 @@ def random_row(S, token, t, keys):
 
 
 def dense_row(S, token, t, keys):
-    # S.hidden: W1 and b1 of chapter 02, all heads side by side. S.weight, S.bias: W2 and b2 of each head.
+    # S.hidden: W1 and b1 of chapter 02, all heads side by side. S.weight, S.bias: W2 and b2.
     hidden = split(S.hidden(token)).relu()
     return hidden @ S.weight[:, :, : t + 1] + S.bias[:, None, : t + 1]
 
@@ -597,11 +607,13 @@ def attend_step_by_step(layer, x, row_of_scores):
         values.append(split(layer.value(token)))
         weights = row_of_scores(layer.score, token, t, keys).softmax(dim=-1)
         mixed = weights @ torch.cat(values, dim=2)
-        rows.append(layer.output(rearrange(mixed, "batch head query d_head -> batch query (head d_head)")))
+        rows.append(layer.output(rearrange(mixed, "batch head query d_head -> batch "
+                                                  "query (head d_head)")))
     return torch.cat(rows, dim=1), len(values), len(keys)
 
 
-for score, row_of_scores in {"random": random_row, "dense": dense_row, "dot_product": dot_product_row}.items():
+for score, row_of_scores in {"random": random_row, "dense": dense_row,
+                             "dot_product": dot_product_row}.items():
     layer = shaken(Attention(12, 3, 8, score, causal=True))
     y, of_values, of_keys = attend_step_by_step(layer, x, row_of_scores)
     off = (axes(y, "batch length d_model", "y") - layer(x)[0]).abs().max()
@@ -622,7 +634,8 @@ for score, row_of_scores in {"random": random_row, "dense": dense_row, "dot_prod
 # For these four, write the share of a full key-value cache, 0.5 or 1:
 
 # %%
-my_share = {"Transformer": None, "Factorized Random": None, "Random + Dense": None, "Random + Vanilla": None}
+my_share = {"Transformer": None, "Factorized Random": None, "Random + Dense": None,
+            "Random + Vanilla": None}
 
 # %% fold=true
 # @title All nine, token by token with caches: the logits of the full pass, the bytes of the formula
@@ -637,7 +650,8 @@ with torch.no_grad():
         counted, per_tensor = sum(cache.bytes for cache in caches), 4 * 2 * 2 * 6 * 12
         assert counted == per_tensor * (2 if "dot_product" in score else 1), name
         share[name] = counted / (2 * per_tensor)
-        with_cache, without = (model.generate(tokens, 10, temperature=0, cache=cache) for cache in (True, False))
+        with_cache, without = (model.generate(tokens, 10, temperature=0, cache=cache)
+                               for cache in (True, False))
         assert with_cache.equal(without), name
 
 # %% [markdown]
@@ -663,12 +677,14 @@ compare_guess(my_share, {name: share[name] for name in my_share})
 def next_steps(tokens, past, R, W1, W2, G):
     """Several new tokens with a cache, in one causal layer of Random + Dense.
 
-    tokens: batch query d_model, the newest tokens, at least one. past: batch head key d_head, the values of all tokens
-    before them, perhaps none (key = 0).
-    R: head max_length max_length; its numbers may lie far from 0. W1: d_model (head d_head), W2: head d_head
-    max_length: the two layers of F, with a relu between them. G: d_model (head d_head) makes values.
-    The first of the new tokens stands at position t, where t is how many tokens came before. Each of them looks at all
-    tokens before it and at itself, as in a causal layer that reads the whole text.
+    tokens: batch query d_model, the newest tokens, at least one. past: batch head key d_head, the
+    values of all tokens before them, perhaps none (key = 0).
+    R: head max_length max_length; its numbers may lie far from 0. W1: d_model (head d_head), W2:
+    head d_head max_length: the two layers of F, with a relu between them. G: d_model (head d_head)
+    makes values.
+    The first of the new tokens stands at position t, where t is how many tokens came before. Each
+    of them looks at all tokens before it and at itself, as in a causal layer that reads the whole
+    text.
     Returns (mixed, value), mixed: batch head query d_head, one softmax over R + F(X), times values;
     value: batch head key d_head, the values of all tokens, the new ones behind the others.
     """
@@ -717,7 +733,8 @@ def next_steps_one_by_one(tokens, past, R, W1, W2, G):
     mixed, value = [], past
     for i in range(tokens.shape[1]):
         token, t = tokens[:, i : i + 1], value.shape[2]
-        newest, hidden = (rearrange(part, "batch 1 (head d_head) -> batch head 1 d_head", head=len(R))
+        newest, hidden = (rearrange(part, "batch 1 (head d_head) -> "
+                                          "batch head 1 d_head", head=len(R))
                           for part in (token @ G, (token @ W1).relu()))
         value = torch.cat([value, newest], dim=2)
         scores = R[:, t : t + 1, : t + 1] + hidden @ W2[:, :, : t + 1]
@@ -798,7 +815,8 @@ print("real:  ", left_real[1, 0, 0].int().tolist())
 my_repair = {"Transformer": None, "Random": None, "Dense": None, "Random + Vanilla": None}
 
 # %%
-positions = (torch.arange(6) - torch.tensor([[0], [2]])).clamp(min=0)  # a filler gets position 0: nobody looks at it
+# a filler gets position 0: nobody looks at it
+positions = (torch.arange(6) - torch.tensor([[0], [2]])).clamp(min=0)
 positions = axes(positions, "batch length", "positions")
 on_the_left = {}
 for name, score in nine.items():
@@ -819,9 +837,12 @@ x_right, x_left = (F.pad(x[1:, :4], (0, 0, *sides)) for sides in ((0, 2), (2, 0)
 _, on_right = one_layer(x_right, real[1:])
 _, on_left = one_layer(x_left, left_real[1:])
 two_maps = torch.stack([on_right[0, 0, :4, :4], on_left[0, 0, 2:, 2:]])
-fig = plots.attention_map(two_maps, "the old cat slept".split(), titles=["padding right", "padding left"])
-looks = [", ".join("the old cat slept".split()[key] for key in one.argmax(dim=-1)) for one in two_maps]
-plots.show(fig, "the map of one Random layer for the same four words. The darkest key, row by row: with two fillers "
+fig = plots.attention_map(two_maps, "the old cat slept".split(),
+                          titles=["padding right", "padding left"])
+looks = [", ".join("the old cat slept".split()[key] for key in one.argmax(dim=-1))
+         for one in two_maps]
+plots.show(fig, "the map of one Random layer for the same four words. The darkest key, row by row: "
+                "with two fillers "
            f"on the right {looks[0]}, with two on the left {looks[1]}.")
 
 # %% [markdown]
@@ -855,7 +876,8 @@ for score in nine.values():
     y = encoder(roll_rows(left_tokens, [-n for n in fillers]), real)
     y = axes(roll_rows(y, fillers), "batch length d_model", "y")
     rolled.append(moves(y[1:, 2:], encoder(tokens[1:, :4])))
-print(f"rolled, read, rolled back: stays in {rolled.count('stays')} models, moves in {rolled.count('moves')}")
+print(f"rolled, read, rolled back: stays in {rolled.count('stays')} models, "
+      f"moves in {rolled.count('moves')}")
 
 # %% [markdown]
 # (A longer text than `max_length` does not fit at all, not even with the dot product: $P$ ends as well.)
@@ -953,10 +975,13 @@ for name, in_layers in second_moves.items():
 def mean_of_each(x, tokens, padding, separator):
     """The mean row of the first and of the second sentence of each pair.
 
-    x: batch length d_model. tokens: batch length, int64. padding, separator: the numbers of these two tokens.
-    In each row of tokens stand the words of the first sentence, one separator, the words of the second, at least one
-    word in each; all fillers stand before them or all behind them, in some rows there is none.
-    Returns (first, second), both batch d_model. Fillers and the separator belong to neither sentence.
+    x: batch length d_model. tokens: batch length, int64. padding, separator: the numbers of these
+    two tokens.
+    In each row of tokens stand the words of the first sentence, one separator, the words of the
+    second, at least one word in each; all fillers stand before them or all behind them, in some
+    rows there is none.
+    Returns (first, second), both batch d_model. Fillers and the separator belong to neither
+    sentence.
     """
     ### BEGIN SOLUTION
     is_separator = tokens == separator
@@ -1029,11 +1054,13 @@ memory = axes_cross(draw(4, 2, 6, 12, high=2), "batch key d_model", "memory")
 queries = axes_cross(split(layer.score.query(x_target)), "batch head query d_head", "queries")
 keys = axes_cross(split(layer.score.key(memory)), "batch head key d_head", "keys")
 values = axes_cross(split(layer.value(memory)), "batch head key d_head", "values")
-scores = einsum(queries, keys, "batch head query d_head, batch head key d_head -> batch head query key")
+scores = einsum(queries, keys, "batch head query d_head, batch head key d_head -> batch "
+                               "head query key")
 weights = axes_cross((scores / math.sqrt(4)).softmax(dim=-1), "batch head query key", "weights")
 mixed = axes_cross(weights @ values, "batch head query d_head", "mixed")
 y = layer.output(rearrange(mixed, "batch head query d_head -> batch query (head d_head)"))
-print("y:", tuple(axes_cross(y, "batch query d_model", "y").shape), " weights:", tuple(weights.shape))
+print("y:", tuple(axes_cross(y, "batch query d_model", "y").shape), " weights:",
+      tuple(weights.shape))
 
 # %% fold=true
 # @title One score in loops, and the library's layer
@@ -1057,15 +1084,18 @@ assert equal(library_y, y) and equal(library_weights, weights)
 my_map = {"dot_product": None, "dense": None, "random": None}
 
 # %%
-other_memory, other_target = memory + draw(5, 2, 6, 12, high=1), x_target + draw(6, 2, 5, 12, high=1)
+other_memory, other_target = memory + draw(5, 2, 6, 12, high=1), x_target + draw(6, 2,
+                                                                                 5, 12, high=1)
 answers = {}
-for score in ("dot_product", "dense", "factorized_dense", "random", "factorized_random", "fixed_random"):
+for score in ("dot_product", "dense", "factorized_dense", "random", "factorized_random",
+              "fixed_random"):
     layer = shaken(CrossAttention(12, 3, 8, score))
     y, weights = layer(x_target, memory)
     weights = axes_cross(weights, "batch head query key", "weights")
     new_y, by_source = layer(x_target, other_memory)
     _, by_target = layer(other_target, memory)
-    answers[score] = [moves(*two) for two in ((by_source, weights), (by_target, weights), (new_y, y))]
+    answers[score] = [moves(*two)
+                      for two in ((by_source, weights), (by_target, weights), (new_y, y))]
 
 # %%
 compare_guess(my_map, {score: answers[score][0] == "moves" for score in my_map})
@@ -1083,7 +1113,8 @@ for score, (by_source, by_target, y_by_source) in answers.items():
 # for the first source. (The target leaves "small" out.)
 
 # %%
-translation = dict(zip("der Hund sah einen Vogel".split(), "the dog saw a bird".split(), strict=True))
+translation = dict(zip("der Hund sah einen Vogel".split(), "the dog saw a "
+                                                           "bird".split(), strict=True))
 row_of = dict(zip(english, draw(7, 9, 12, high=2), strict=True))
 R = torch.zeros(5, 6)
 for position, source_position in enumerate([0, 1, 2, 3, 5]):
@@ -1092,13 +1123,16 @@ for position, source_position in enumerate([0, 1, 2, 3, 5]):
 axes_pair = Axes(query=5, key=6, d_model=12)
 right = {}
 for source in ("the dog saw a small bird", "the small dog saw a bird"):
-    target_rows = axes_pair(torch.stack([row_of[word] for word in translation.values()]), "query d_model")
+    target_rows = axes_pair(torch.stack([row_of[word] for word in translation.values()]),
+                            "query d_model")
     source_rows = axes_pair(torch.stack([row_of[word] for word in source.split()]), "key d_model")
     maps = torch.stack([(target_rows @ source_rows.T / math.sqrt(12)), R]).softmax(dim=-1)
     looks = [[source.split()[j] for j in one.argmax(dim=-1).tolist()] for one in maps]
     right[source] = [sum(map(str.__eq__, one, translation.values())) for one in looks]
-    fig = plots.attention_map(maps, list(translation), keys=source.split(), titles=["dot product", "Random"])
-    plots.show(fig, f"two cross-attention maps for the source '{source}'. Dot product: the rows look at "
+    fig = plots.attention_map(maps, list(translation), keys=source.split(),
+                              titles=["dot product", "Random"])
+    plots.show(fig, f"two cross-attention maps for the source '{source}'. Dot product: "
+                    "the rows look at "
                f"{', '.join(looks[0])}. Random: they look at {', '.join(looks[1])}.")
 
 # %%
@@ -1120,8 +1154,10 @@ print(f"{'cross map':>11}  layer 0  layer 1")
 for cross_score in ("dot_product", "dense", "random"):
     model = shaken(EncoderDecoder(**sizes, score="dense", cross_score=cross_score))
     with torch.no_grad():
-        maps = [model.attention_maps(some, targets, lengths)["cross"] for some in (sources, other_sources)]
-    print(f"{cross_score:>11}  {'    '.join(moves(one[0], other[0]) for one, other in zip(*maps, strict=True))}")
+        maps = [model.attention_maps(some, targets, lengths)["cross"]
+                for some in (sources, other_sources)]
+    print(f"{cross_score:>11}  "
+          f"{'    '.join(moves(one[0], other[0]) for one, other in zip(*maps, strict=True))}")
 
 # %% [markdown]
 # <details><summary>How much does it matter?</summary>
@@ -1189,7 +1225,8 @@ with torch.no_grad():
         full, *_ = block(x_target, memory=memory)
         caches = {"cache": Cache(), "memory_cache": Cache()}
         steps = [block(x_target[:, t : t + 1], memory=memory, **caches)[0] for t in range(5)]
-        off = (axes_cross(torch.cat(steps, dim=1), "batch query d_model", "by_steps") - full).abs().max()
+        off = (axes_cross(torch.cat(steps, dim=1), "batch query "
+                                                   "d_model", "by_steps") - full).abs().max()
         of_target, of_source = (cache.bytes for cache in caches.values())
         print(f"{name:>17}: off by {off:.3f}, bytes: target {of_target}, source {of_source}")
 
@@ -1215,11 +1252,14 @@ def assert_same(ours, library, *inputs):
 
 label = {**sizes, "label": 5}
 for score in nine.values():
-    assert_same(OurBlock(12, 3, 8, score, causal=True), Block(12, 3, 8, score, causal=True), x.double())
+    assert_same(OurBlock(12, 3, 8, score, causal=True),
+                Block(12, 3, 8, score, causal=True), x.double())
     assert_same(OurLanguageModel(**sizes, score=score), LanguageModel(**sizes, score=score), tokens)
-    assert_same(OurClassifier(**label, score=score), Classifier(**label, score=score), tokens, lengths)
+    assert_same(OurClassifier(**label, score=score), Classifier(**label, score=score),
+                tokens, lengths)
     for cross in ("dot_product", "dense"):
-        both = (kind(**sizes, score=score, cross_score=cross) for kind in (OurEncoderDecoder, EncoderDecoder))
+        both = (kind(**sizes, score=score, cross_score=cross)
+                for kind in (OurEncoderDecoder, EncoderDecoder))
         assert_same(*both, sources, targets, lengths)
 
 # %% [markdown]
@@ -1267,7 +1307,8 @@ def beam_by_hand(beam, steps):
 for beam in (1, 2):
     print(f"beam {beam}")
     finished = beam_by_hand(beam, steps=4)
-    print("  finds:", ", ".join(f"{' '.join(one)} {math.exp(total):.3f}" for one, total in finished.items()))
+    print("  finds:", ", ".join(f"{' '.join(one)} "
+                                f"{math.exp(total):.3f}" for one, total in finished.items()))
 
 # %% [markdown]
 # With two beginnings "der Hund" comes out on top, which greedy could not reach. A wider beam is more work, and still no
@@ -1286,7 +1327,8 @@ for beam in (1, 2):
 for alpha in (0.0, 0.6):
     for written in (("der", "Hund", "<end>"), ("der", "Hund", "schlief", "<end>")):
         total, factor = finished[written], ((5 + len(written)) / 6) ** alpha
-        print(f"alpha {alpha}: {total:.3f} / {factor:.3f} = {total / factor:.3f}  {' '.join(written)}")
+        print(f"alpha {alpha}: {total:.3f} / {factor:.3f} = {total / factor:.3f}  "
+              f"{' '.join(written)}")
 
 # %% [markdown]
 # A negative number comes closer to 0 when it is divided by a larger factor. So the longer one wins now. In the library:
@@ -1301,12 +1343,13 @@ for alpha in (0.0, 0.6):
 def first_change(outputs):
     """Where another output wins for the first time, when alpha grows from 0 on.
 
-    outputs: at least two finished outputs of different lengths, each a list with the log-probability (below 0) of each
-    of its tokens; the last is that of the end token, which counts. The best score wins. At alpha = 0 one wins alone,
-    and at least one output is longer than it.
-    Returns (winner, alpha, next_winner): the position in outputs, from 0 on, of the output that wins at alpha = 0, an
-    int; the alpha, a float, up to which it wins (four digits after the point are compared); and the position of the
-    output that wins right after that.
+    outputs: at least two finished outputs of different lengths, each a list with the
+    log-probability (below 0) of each of its tokens; the last is that of the end token, which
+    counts. The best score wins. At alpha = 0 one wins alone, and at least one output is longer than
+    it.
+    Returns (winner, alpha, next_winner): the position in outputs, from 0 on, of the output that
+    wins at alpha = 0, an int; the alpha, a float, up to which it wins (four digits after the point
+    are compared); and the position of the output that wins right after that.
     """
     ### BEGIN SOLUTION
     totals = [-sum(tokens) for tokens in outputs]
@@ -1315,7 +1358,8 @@ def first_change(outputs):
     changes = {}
     for i in range(len(outputs)):
         if factors[i] > factors[winner]:
-            changes[i] = math.log(totals[i] / totals[winner]) / math.log(factors[i] / factors[winner])
+            longer = math.log(factors[i] / factors[winner])
+            changes[i] = math.log(totals[i] / totals[winner]) / longer
     next_winner = min(changes, key=changes.get)
     return winner, changes[next_winner], next_winner
     ### END SOLUTION
@@ -1410,13 +1454,17 @@ def by_formula(score, vocab, label, d, head, layer, l):
 # %% fold=true
 # @title Count the parameters, compare with the formulas, print the column of the paper
 base = {"vocab": 32_000, "label": 3, "d": 512, "head": 8, "layer": 6, "l": 256}
-printed = {"Transformer": 68, "Fixed Random": 61, "Random": 67, "Factorized Random": 61, "Dense": 62,
-           "Factorized Dense": 61, "Random + Dense": 67, "Dense + Vanilla": 74, "Random + Vanilla": 73}
+printed = {"Transformer": 68, "Fixed Random": 61, "Random": 67, "Factorized Random": 61,
+           "Dense": 62,
+           "Factorized Dense": 61, "Random + Dense": 67, "Dense + Vanilla": 74,
+           "Random + Vanilla": 73}
 whole = {}
 for name, score in nine.items():
     with torch.device("meta"):  # tensors without numbers: such models are built at once
-        of_model = {"vocab": 32_000, "d_model": 512, "head": 8, "layer": 6, "max_length": 256, "score": score}
-        models = [LanguageModel(**of_model, bias=False), Classifier(label=3, **of_model, bias=False),
+        of_model = {"vocab": 32_000, "d_model": 512, "head": 8, "layer": 6, "max_length": 256,
+                    "score": score}
+        models = [LanguageModel(**of_model, bias=False),
+                  Classifier(label=3, **of_model, bias=False),
                   EncoderDecoder(**of_model, bias=False)]
     counts = tuple(sum(parameter.numel() for parameter in model.parameters()) for model in models)
     assert counts == by_formula(score, **base), name
@@ -1426,7 +1474,8 @@ print(f"{'':>17} {'by our count':>12} | {'our count':>9}  {'the paper':>9}")
 for name in nine:
     ours = (whole[name] - whole["Fixed Random"]) / 1e6
     paper = printed[name] - printed["Fixed Random"]
-    fits = "fits" if abs(ours - paper) < 1 else "does not fit"  # a difference of two rounded numbers
+    # a difference of two rounded numbers
+    fits = "fits" if abs(ours - paper) < 1 else "does not fit"
     print(f"{name:>17} {whole[name]:12,} | {ours:9.2f}  {paper:9}  {fits}")
     if "Dense" in name:  # what the text says of d^2
         without = ours - 12 * 512**2 / 1e6
@@ -1458,7 +1507,8 @@ print(f"the four rows with Random agree on {low:.2f} to {high:.2f} million")
 own = 12 * of_scores("dot_product", 512, 8, 256) / 1e6
 for million in (68, 67):
     meets = "meets" if million - 0.5 - own < high and million + 0.5 - own > low else "misses"
-    print(f"the Transformer, were it {million}: {million - 0.5 - own:.2f} to {million + 0.5 - own:.2f}, {meets} them")
+    print(f"the Transformer, were it {million}: {million - 0.5 - own:.2f} to "
+          f"{million + 0.5 - own:.2f}, {meets} them")
 
 # %% [markdown]
 # ## What is left
@@ -1476,12 +1526,15 @@ for million in (68, 67):
 def table_for_padding(max_length):
     """A table R for which padding on the left changes nothing.
 
-    max_length: a whole number of at least 1. Returns R, float32, query key, both max_length long; all numbers finite.
-    A text of n words with m fillers in front (m + n at most max_length) has the map softmax(R[m:m+n, m:m+n]), row by
-    row: the columns of the fillers are masked. For every n this map must be the same for every m, to 0.0001.
-    And the map must be worth having: in a text of two or more words, in every row, the largest weight is at most 0.9,
-    and larger than the smallest by at least 0.05. To both sides of the row's own word the weights fall: each is at
-    least 5 % smaller than the one beside it that is nearer to that word.
+    max_length: a whole number of at least 1. Returns R, float32, query key, both max_length long;
+    all numbers finite.
+    A text of n words with m fillers in front (m + n at most max_length) has the map
+    softmax(R[m:m+n, m:m+n]), row by row: the columns of the fillers are masked. For every n this
+    map must be the same for every m, to 0.0001.
+    And the map must be worth having: in a text of two or more words, in every row, the largest
+    weight is at most 0.9, and larger than the smallest by at least 0.05. To both sides of the row's
+    own word the weights fall: each is at least 5 % smaller than the one beside it that is nearer to
+    that word.
     """
     ### BEGIN SOLUTION
     position = torch.arange(max_length)

@@ -91,8 +91,10 @@ for i in range(6):
 # @title Draw it
 plots.show(
     plots.flow("ten kinds", "nothing, its\nown token, or all"),
-    "X goes to two boxes, S(X) and the values G(X). S(X) gives scores, these plus the mask go through softmax, and "
-    "the weights and the values make weighted means, which are Y. The box of S is filled: it may read nothing, its "
+    "X goes to two boxes, S(X) and the values G(X). S(X) gives scores, these plus the mask go "
+    "through softmax, and "
+    "the weights and the values make weighted means, which are Y. The box of S is filled: "
+    "it may read nothing, its "
     "own token, or all.",
 )
 
@@ -136,11 +138,14 @@ my_table = {  # the tasks that it learns: "position token pair", "position", ...
 
 # %% exercise="08.1" points=1
 def solves(conditioned_on, trained, task):
-    """Can one layer with this S learn to give nearly every right answer, if it is trained long enough? -> bool
+    """Can one layer with this S learn to give nearly every right answer, if it is trained long
+    enough? -> bool
 
-    conditioned_on: a tuple with the entry of Table 1 for each part of S: "nothing", "X_i" or "X_j for all j".
-    A plain S has one part, a mixture several. trained: False means that all parts of S stay as they were drawn;
-    the embeddings in front of S are trained in any case. task: "position", "token" or "pair".
+    conditioned_on: a tuple with the entry of Table 1 for each part of S: "nothing", "X_i" or "X_j
+    for all j".
+    A plain S has one part, a mixture several. trained: False means that all parts of S stay as they
+    were drawn; the embeddings in front of S are trained in any case. task: "position", "token" or
+    "pair".
     """
     ### BEGIN SOLUTION
     order = ["nothing", "X_i", "X_j for all j"]
@@ -160,7 +165,9 @@ check("08.1", solves)
 
 # %% solution="08.1"
 def solves_with_sets(conditioned_on, trained, task):
-    enough = {"position": {"X_i", "X_j for all j"}, "token": {"X_i", "X_j for all j"}, "pair": {"X_j for all j"}}
+    enough = {"position": {"X_i", "X_j for all "
+                                  "j"}, "token": {"X_i",
+                                                  "X_j for all j"}, "pair": {"X_j for all j"}}
     if trained:
         enough["position"].add("nothing")
     return not enough[task].isdisjoint(conditioned_on)
@@ -229,11 +236,13 @@ for name, share in guess.items():
 
 # %% exercise="08.2" points=1
 def counting_guess(values, chance):
-    """The share of right answers of one who gives each value the chances of all the positions where it stands.
+    """The share of right answers of one who gives each value the chances of all the positions where
+    it stands.
 
-    values: whole numbers from 0, batch length. chance: for each position, how likely it is to be the right one,
-    length; the same in every sentence, and the sum is 1. In every sentence the guesser says the value that is
-    the best guess there. Returns a float, the mean over the sentences.
+    values: whole numbers from 0, batch length. chance: for each position, how likely it is to be
+    the right one, length; the same in every sentence, and the sum is 1. In every sentence the
+    guesser says the value that is the best guess there. Returns a float, the mean over the
+    sentences.
     """
     ### BEGIN SOLUTION
     one_hot = nn.functional.one_hot(values).float()
@@ -302,7 +311,8 @@ class OneLayer(nn.Module):
 
 # %%
 draws = {
-    task: partial(probes.look_up, task=task, length=12, vocab=10) for task in ("position", "token", "pair")
+    task: partial(probes.look_up, task=task, length=12, vocab=10)
+    for task in ("position", "token", "pair")
 }
 parts, targets = draws["token"](24, torch.Generator().manual_seed(0))
 print("values  ", parts[0][0].tolist())
@@ -316,7 +326,8 @@ for task, answers in {
     "token": [words[i] for i in pointer],
     "pair": [words[key.index(i)] for i in pointer],
 }.items():
-    positions = probes.right_position(task, torch.tensor([pointer]), torch.tensor([key]))[0].tolist()
+    positions = probes.right_position(task, torch.tensor([pointer]),
+                                      torch.tensor([key]))[0].tolist()
     assert [words[position] for position in positions] == answers
 axes_task = Axes(batch=24, length=12, d_model=32, vocab=10)
 targets = axes_task(targets, "batch length", "targets")
@@ -350,7 +361,8 @@ before = probes.accuracy(dense_alone, draws["token"])
 train_one(dense_alone, draws["token"], seed=0)
 after = probes.accuracy(dense_alone, draws["token"])
 assert before < 0.2 and after > 0.95
-print("before training: like a blind guess. After 200 steps: more than 0.95 of the answers are right.")
+print("before training: like a blind guess. After 200 steps: more than 0.95 of the "
+      "answers are right.")
 
 # %% [markdown]
 # ### Train a hundred
@@ -377,7 +389,8 @@ runs = [(task, seed) for task in draws for seed in seeds]
 
 
 def train_on_all(name):
-    """One S on three tasks with three seeds: -> its nine models, and the share of right answers of each."""
+    """One S on three tasks with three seeds: -> its nine models, and the share of right answers of
+    each."""
     frozen, models = name.startswith(("Fixed", "frozen")), {}
     for task, seed in runs:
         torch.manual_seed(seed)
@@ -387,12 +400,14 @@ def train_on_all(name):
         list(models.values()), [draws[task] for task, _ in runs], [seed for _, seed in runs],
         steps=600 if frozen else 200, batch=24, learning_rate=0.04 if frozen else 0.02,
     )
-    return models, {(task, seed): probes.accuracy(models[task, seed], draws[task]) for task, seed in runs}
+    return models, {(task, seed): probes.accuracy(models[task, seed], draws[task])
+                    for task, seed in runs}
 
 
 of_name = each(names, train_on_all, unit="S")
 trained = {(name, *run): of_name[name][0][run] for name in names for run in runs}
-measured = {(name, task): [of_name[name][1][task, seed] for seed in seeds] for name in names for task in draws}
+measured = {(name, task): [of_name[name][1][task, seed] for seed in seeds] for name in names
+            for task in draws}
 assert len(trained) == 108
 
 # %% fold=true
@@ -407,11 +422,13 @@ train_one(alone, draws["token"], seed=0, steps=40)
 probes.train_side_by_side(
     together, [draws["token"]] * 2, seeds=[0, 1], steps=40, batch=24, learning_rate=0.02
 )
-for (name, ours), (_, theirs) in zip(alone.named_parameters(), together[0].named_parameters(), strict=True):
+for (name, ours), (_, theirs) in zip(alone.named_parameters(), together[0].named_parameters(),
+                                     strict=True):
     assert torch.allclose(ours, theirs, rtol=1e-3, atol=1e-3), name
 
 start, end = fresh(0), trained["frozen Dense", "pair", 0]
-for ours, theirs in zip(start.attention.score.parameters(), end.attention.score.parameters(), strict=True):
+for ours, theirs in zip(start.attention.score.parameters(), end.attention.score.parameters(),
+                        strict=True):
     assert torch.equal(ours, theirs)
 assert not torch.equal(start.pointer.weight, end.pointer.weight)
 
@@ -460,7 +477,8 @@ compare_guess(my_table, came_out)
 
 # %% fold=true
 # @title Guard: every cell of the table agrees with the rule
-reads = {"random": 0, "dense": 1, "product": 2}  # the last word of a name: nothing, X_i, X_j for all j
+# the last word of a name: nothing, X_i, X_j for all j
+reads = {"random": 0, "dense": 1, "product": 2}
 for name in names:
     most = max(reads[part.lower().split()[-1]] for part in name.split(" + "))
     for needs, task in enumerate(draws):
@@ -479,15 +497,19 @@ dots = [str(position) if position % 3 == 0 else "" for position in range(12)]
 
 
 ALT = {
-    "position": "All three show the same line of dark cells, from the upper right to the lower left, in the circles.",
-    "token": "Random: pale all over. Dense and dot product: one dark cell in each row, in the circle, without order.",
-    "pair": "Random and Dense: pale all over; Random is palest on the diagonal from the upper left to the lower right. "
+    "position": "All three show the same line of dark cells, from the upper right to the lower "
+                "left, in the circles.",
+    "token": "Random: pale all over. Dense and dot product: one dark cell in each row, "
+             "in the circle, without order.",
+    "pair": "Random and Dense: pale all over; Random is palest on the diagonal from the upper left "
+            "to the lower right. "
     "Dot product: one dark cell in each row, in the circle, where the key equals the pointer.",
 }
 
 
 def show_maps(task, works):
-    """Draw the maps of three S for one sentence, with a circle at each right position. works: which of them find it."""
+    """Draw the maps of three S for one sentence, with a circle at each right position. works: which
+    of them find it."""
     parts, _ = draws[task](1, torch.Generator().manual_seed(4))
     positions = probes.right_position(task, parts[1], parts[2])[0]
     models = [trained[name, task, 0] for name in shown]
@@ -596,7 +618,8 @@ what_the_row_does("pair", (value_0, pointer_0, key_0), (value_0, pointer_0, key_
 # @title Measure the weight on the diagonal
 on_diagonal = {
     (task, which.__name__): which(
-        trained["Random", task, seed].attention.score.R.softmax(-1)[0].diagonal().mean().item() for seed in seeds
+        trained["Random", task, seed].attention.score.R.softmax(-1)[0].diagonal().mean().item()
+        for seed in seeds
     )
     for task in ("token", "pair")
     for which in (min, max)
@@ -680,7 +703,8 @@ def compare(wanted, *scores):
     distances = {}
     for score, options in scores:
         distances[score] = probes.distance_to(wanted, score, **options)
-    return ["perfect" if d < 0.03 else "not reached" if d > 0.1 else "nearly" for d in distances.values()]
+    return ["perfect" if d < 0.03 else "not reached" if d > 0.1 else "nearly"
+            for d in distances.values()]
 
 
 both_dense = (("dense", {}), ("factorized_dense", {"a": 3, "b": 4}))
@@ -731,8 +755,9 @@ def positions_of_number(tile, repeat, length):
     """Which positions does a token want that carries the number n, for n from 0 to length - 1?
 
     tile, repeat: a and b of Factorized Dense, at least 3. length: tile * repeat.
-    Returns bool, length length: row n, column j is True if number n wants position j. Every row has a True. All
-    wanted positions of a row are to get the same weight. Dense must learn the map, Factorized Dense must not.
+    Returns bool, length length: row n, column j is True if number n wants position j. Every row has
+    a True. All wanted positions of a row are to get the same weight. Dense must learn the map,
+    Factorized Dense must not.
     """
     ### BEGIN SOLUTION
     positions = torch.zeros(length, length, dtype=torch.bool)
@@ -806,9 +831,9 @@ def wanted_positions(length, rank):
     """Which positions does position i want, for i from 0 to length - 1?
 
     length: 12 to 16. rank: 2 or 3.
-    Returns bool, length length: row i, column j is True if position i wants position j. Every row has a True. All
-    wanted positions of a row are to get the same weight. Random must learn the map, Factorized Random of this
-    rank must not.
+    Returns bool, length length: row i, column j is True if position i wants position j. Every row
+    has a True. All wanted positions of a row are to get the same weight. Random must learn the map,
+    Factorized Random of this rank must not.
     """
     ### BEGIN SOLUTION
     generator = torch.Generator().manual_seed(0)
@@ -874,7 +899,8 @@ axes_few = Axes(batch=4000, length=6, vocab=5)
 few_values = axes_few(few_values, "batch length", "few_values")
 facts = nn.functional.one_hot(few_keys * 5 + few_values, 6 * 5)  # 30 kinds of fact
 everything = facts.float().mean(dim=1).reshape(4000, 6, 5)
-everything = axes_few(everything, "batch key vocab", "everything")  # key: the six keys of a sentence
+# key: the six keys of a sentence
+everything = axes_few(everything, "batch key vocab", "everything")
 row_of_my_pointer = everything.gather(1, few_pointers[:, :, None].expand(4000, 6, 5))
 answers = axes_few(row_of_my_pointer.argmax(dim=-1), "batch length", "answers")
 right = few_values.gather(1, probes.right_position("pair", few_pointers, few_keys))
@@ -895,7 +921,8 @@ print("right answers:", (answers == right).float().mean().item())
 amount = 2 ** torch.arange(6)
 few_one_hot = axes_few(nn.functional.one_hot(few_values, 5), "batch length vocab", "few_one_hot")
 of_values = einsum(amount, few_one_hot, "length, batch length vocab -> batch vocab")
-of_keys = einsum(amount, nn.functional.one_hot(few_keys, 6), "length, batch length key -> batch key")
+of_keys = einsum(amount, nn.functional.one_hot(few_keys, 6),
+                 "length, batch length key -> batch key")
 of_my_key = of_keys.gather(1, few_pointers)  # in which amount the key arrived that I look for
 contains = of_values[:, None, :] // of_my_key[:, :, None] % 2  # a binary digit
 answers = axes_few(contains.argmax(dim=-1), "batch length", "answers")
@@ -915,7 +942,8 @@ print("right answers:", (answers == right).float().mean().item())
 # %% fold=true
 # @title Read the records, and print them as a table
 shown_names = {
-    "fixed_random": "Fixed Random", "random": "Random", "dense": "Dense", "dot_product": "dot product",
+    "fixed_random": "Fixed Random", "random": "Random", "dense": "Dense",
+    "dot_product": "dot product",
     "random + dot_product": "Random + dot product",
 }
 
@@ -927,7 +955,8 @@ def recorded(study):
 
 
 def print_table(records, by):
-    """A line for each S, a column for each number of the entry `by`: mean, lowest and highest of the seeds."""
+    """A line for each S, a column for each number of the entry `by`: mean, lowest and highest of
+    the seeds."""
     columns = list(dict.fromkeys(record[by] for record in records))
     print(f"{'':>20} ", "  ".join(f"{by + 's: ' + str(column):16}" for column in columns))
     for score in dict.fromkeys(record["score"] for record in records):
@@ -937,7 +966,8 @@ def print_table(records, by):
 
 def shares(records, **wanted):
     """The shares of all seeds of the records that fit."""
-    fitting = [record for record in records if all(record[name] == value for name, value in wanted.items())]
+    fitting = [record for record in records
+               if all(record[name] == value for name, value in wanted.items())]
     assert fitting, wanted
     return [share for record in fitting for share in record["accuracy"]]
 
@@ -953,11 +983,13 @@ print_table(small, "layer")
 # @title Draw the curves of Dense
 fig, panel = plt.subplots(figsize=(4.5, 2.7), layout="constrained")
 for number, layer in enumerate((1, 2, 4)):
-    (record,) = [record for record in small if (record["score"], record["layer"]) == ("dense", layer)]
+    (record,) = [record for record in small
+                 if (record["score"], record["layer"]) == ("dense", layer)]
     steps = [point["step"] for point in record["curve"]]
     of_seeds = torch.tensor([point["accuracy"] for point in record["curve"]])
     colour, line = plots.COLOURS[number], plots.LINES[number]
-    panel.fill_between(steps, of_seeds.amin(1), of_seeds.amax(1), color=colour, alpha=0.25, linewidth=0)
+    panel.fill_between(steps, of_seeds.amin(1), of_seeds.amax(1), color=colour, alpha=0.25,
+                       linewidth=0)
     panel.plot(steps, of_seeds.mean(1), color=colour, linestyle=line, label=f"{layer} x Dense")
 panel.axhline(small_guess, color="grey", linewidth=1)
 panel.set_xlabel("training step")
@@ -965,9 +997,12 @@ panel.set_ylabel("share of right answers")
 panel.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)
 plots.show(
     fig,
-    "share of right answers of Dense on pair, 6 positions, against the training step; a band from the lowest "
-    "to the highest of three seeds, and a grey line at the counting guess. At step 500 all three are near the "
-    "grey line. They rise slowly: four layers to above 0.9, two layers to between 0.8 and 0.9, one layer to "
+    "share of right answers of Dense on pair, 6 positions, against the training step; "
+    "a band from the lowest "
+    "to the highest of three seeds, and a grey line at the counting guess. "
+    "At step 500 all three are near the "
+    "grey line. They rise slowly: four layers to above 0.9, two layers to between 0.8 and "
+    "0.9, one layer to "
     "below 0.8.",
 )
 
@@ -1013,7 +1048,8 @@ def mean(shares):
 assert max(shares(small, score="fixed_random", layer=1)) < small_guess + 0.05
 for score in ("random", "dense"):
     assert small_guess + 0.2 < min(shares(small, score=score, layer=1))
-    assert max(shares(small, score=score, layer=2)) < 0.95 and min(shares(small, score=score, layer=4)) > 0.9
+    assert max(shares(small, score=score, layer=2)) < 0.95 and min(shares(small, score=score,
+                                                                          layer=4)) > 0.9
 for score in ("fixed_random", "random", "dense"):
     one, two, four = (mean(shares(small, score=score, layer=layer)) for layer in (1, 2, 4))
     assert one < two < four
@@ -1055,7 +1091,9 @@ assert min(shares(twelve, score="dot_product")) > 0.99
 # is a better guess: that of one who knows *which* tokens may have followed, and no more.
 
 # %%
-my_probes = {"copying": None, "reversing": None, "sorting": None, "counting": None, "induction": None}  # True or False
+# True or False
+my_probes = {"copying": None, "reversing": None, "sorting": None, "counting": None,
+             "induction": None}
 
 # %% fold=true
 # @title Compute the guesses
@@ -1066,7 +1104,8 @@ for task in ("copying", "reversing", "sorting", "counting", "induction"):
     print(f"{task:>9}: {sum(blind) / len(blind):.2f}")
 
 (tokens,), _ = probes.induction(4000, torch.Generator().manual_seed(0), length=8, vocab=10)
-candidates = (tokens[:, 1:7] != tokens[:, 7:]).sum(dim=1)  # what may have followed, other than my own token
+# what may have followed, other than my own token
+candidates = (tokens[:, 1:7] != tokens[:, 7:]).sum(dim=1)
 induction_guess = (1 / candidates).mean().item()
 print(f"induction, for one who knows the tokens of the positions 1 to 6: {induction_guess:.2f}")
 
@@ -1143,9 +1182,11 @@ for score in ("dense", "dot_product"):
 # %% fold=true
 # @title Print the shares at both lengths
 longer = recorded("length")
-print(f"{'':>20} ", "  ".join(f"{head:16}" for head in ("12 tokens", "24, old positions", "24, new positions")))
+print(f"{'':>20} ", "  ".join(f"{head:16}"
+                              for head in ("12 tokens", "24, old positions", "24, new positions")))
 for record in longer:
-    parts = [summary(record["accuracy"]), *(summary(record["longer"][part]) for part in record["longer"])]
+    parts = [summary(record["accuracy"]),
+             *(summary(record["longer"][part]) for part in record["longer"])]
     print(f"{record['task']:>8} {shown_names[record['score']]:>11} ", "  ".join(parts))
 
 many_values, _, _ = probes.sentences(4000, 24, 10, torch.Generator().manual_seed(0))
@@ -1180,7 +1221,8 @@ for score in ("dense", "dot_product"):
     assert min(short) > 0.95 and 0.45 < min(*seen, *new) and max(*seen, *new) < 0.6
 short, seen, new = at("pair", "dot_product")
 assert min(short) > 0.95 and min(seen) > 0.85 and 0.6 < min(new) and max(new) < 0.8
-assert max(mean(at("position", score)[2]) for score in ("random", "dense", "dot_product")) < longer_guess
+assert max(mean(at("position", score)[2])
+           for score in ("random", "dense", "dot_product")) < longer_guess
 for score in ("dense", "random"):
     _, seen, new = at("pair", score)
     assert longer_guess - 0.04 < min(seen + new) and max(seen + new) < longer_guess + 0.02
@@ -1214,7 +1256,8 @@ my_halves = {  # yes or no, that is True or False
 (value_of, key_of), truth = probes.TASKS["halves in any order"](
     4, torch.Generator().manual_seed(3), length=12, vocab=10
 )
-for values_here, keys_here, true in zip(value_of.tolist(), key_of.tolist(), truth.tolist(), strict=True):
+for values_here, keys_here, true in zip(value_of.tolist(), key_of.tolist(), truth.tolist(),
+                                        strict=True):
     facts = [f"{k}:{v}" for k, v in zip(keys_here, values_here, strict=True)]
     print(" ".join(facts[:6]), " claims ", " ".join(facts[6:]), "  true" if true else "  false")
 
@@ -1264,15 +1307,19 @@ assert min(shares(pairs, task=any_order, score="random + dot_product")) > 0.85
 
 # %% exercise="08.5" points=1
 def tell_tale_sentences(count, length):
-    """Sentences whose match can be told from the own token alone. -> (pointer, key), int64, each batch length
+    """Sentences whose match can be told from the own token alone. -> (pointer, key), int64, each
+    batch length
 
     count: how many sentences, the axis batch; more than 1000. length: 5 to 12.
-    key: in each sentence the numbers 0 to length - 1, each once. pointer: the key of another token of the sentence.
-    Where does the match of a token stand? One who knows its position, pointer and key is always right. One who knows
-    position and pointer alone, or the position alone, is right in less than half of the cases.
+    key: in each sentence the numbers 0 to length - 1, each once. pointer: the key of another token
+    of the sentence.
+    Where does the match of a token stand? One who knows its position, pointer and key is always
+    right. One who knows position and pointer alone, or the position alone, is right in less than
+    half of the cases.
     """
     ### BEGIN SOLUTION
-    key = (torch.arange(length) + torch.arange(count)[:, None]) % length  # sentence n is turned by n positions
+    # sentence n is turned by n positions
+    key = (torch.arange(length) + torch.arange(count)[:, None]) % length
     generator = torch.Generator().manual_seed(0)
     distance = torch.randint(1, length, (count, length), generator=generator)
     pointer = key.gather(1, (torch.arange(length) + distance) % length)
@@ -1310,8 +1357,10 @@ def three_turns(count, generator):
 for score in ("random", "dense"):
     _ = torch.manual_seed(0)
     learner = OneLayer(score)
-    probes.train_side_by_side([learner], [three_turns], [0], steps=1000, batch=24, learning_rate=0.02)
-    print(f"{score:>6}:", "solves it" if probes.accuracy(learner, three_turns) > 0.95 else "guesses")
+    probes.train_side_by_side([learner], [three_turns], [0], steps=1000, batch=24,
+                              learning_rate=0.02)
+    print(f"{score:>6}:", "solves it" if probes.accuracy(learner, three_turns) > 0.95
+          else "guesses")
 
 # %% [markdown]
 # <details><summary>Hint 1: where do I start?</summary>
@@ -1377,7 +1426,8 @@ with torch.no_grad():
     logits = trained["Dense", "pair", 0](*parts).flatten(0, 1)
 for name, surer in {"as trained": logits, "ten times as sure": 10 * logits}.items():
     loss = nn.functional.cross_entropy(surer, targets.flatten()).item()
-    assert (loss > 2.3) == (name != "as trained") and torch.equal(surer.argmax(-1), logits.argmax(-1))
+    assert (loss > 2.3) == (name != "as trained") and torch.equal(surer.argmax(-1),
+                                                                  logits.argmax(-1))
     print(f"{name}: the same answers, and a loss {'above' if loss > 2.3 else 'below'} 2.3")
 
 # %% [markdown]

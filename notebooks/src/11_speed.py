@@ -36,7 +36,8 @@ from synth_lib.text.corpora import DATA
 from synth_lib.scores import make_score
 from synth_lib.shapes import Axes
 
-torch.set_num_threads(1)  # one core: so a machine is two numbers, and your other programs have a core left
+# one core: so a machine is two numbers, and your other programs have a core left
+torch.set_num_threads(1)
 _ = torch.manual_seed(0)
 
 
@@ -55,7 +56,8 @@ def equal(a, b):
 # %%
 for length in (6, 512, 2048, 8192):
     weights, values = length**2, length * 64
-    print(f"l {length:4}: {weights:10,} weights, {values:7,} values a head: {weights / values:6.3g} to 1")
+    print(f"l {length:4}: {weights:10,} weights, {values:7,} values a head: "
+          f"{weights / values:6.3g} to 1")
 
 # %% [markdown]
 # At length 2048 a map is 32 times as large as what it averages. And the kinds of S differ in what a map is made of.
@@ -107,8 +109,9 @@ print(f"so {rate / bandwidth:.1f} operations in the time of one byte")
 def product_floors(products, item, operations_per_second, bytes_per_second):
     """The floor of each product, and what binds it.
 
-    products: a list of four sizes, (batch, rows, inner, columns): one table of rows × inner numbers, which all
-    sentences share, times a table of inner × columns numbers for each of the `batch` sentences.
+    products: a list of four sizes, (batch, rows, inner, columns): one table of rows × inner
+    numbers, which all sentences share, times a table of inner × columns numbers for each of the
+    `batch` sentences.
     item: the bytes of one number.
     Returns a list with one tuple for each product: (microseconds, "compute" or "memory").
     What is there once is read once. All results are written.
@@ -172,7 +175,8 @@ check("11.1", floors_side_by_side)
 
 # %%
 def floor(operations, moved, rate, bandwidth):
-    """Milliseconds, and what binds: operations and bytes of a step, operations and bytes a second."""
+    """Milliseconds, and what binds: operations and bytes of a step, operations and bytes a
+    second."""
     compute, memory = 1000 * operations / rate, 1000 * moved / bandwidth
     return max(compute, memory), "compute" if compute > memory else "memory"
 
@@ -334,15 +338,18 @@ for name, form in {"plain": plain, "fused": fused}.items():
 def crossover(d_head, item, operations_per_second, bytes_per_second, max_length):
     """From which length on the floor of the plain form is below that of the fused form.
 
-    One head of one sentence, forward and backward, as in the table above. item: the bytes of one number.
+    One head of one sentence, forward and backward, as in the table above. item: the bytes of one
+    number.
     Returns (first, plain, fused):
-    first: the smallest whole length from 1 to max_length at which the floor of plain is below that of fused,
-    None if there is none. plain, fused: the floors of the two forms at max_length, in microseconds.
+    first: the smallest whole length from 1 to max_length at which the floor of plain is below that
+    of fused, None if there is none. plain, fused: the floors of the two forms at max_length, in
+    microseconds.
     """
     ### BEGIN SOLUTION
     def floors(length):
         product, tokens, table = 2 * length**2 * d_head, length * d_head, length**2
-        plain = max(6 * product / operations_per_second, item * (12 * tokens + 11 * table) / bytes_per_second)
+        plain = max(6 * product / operations_per_second,
+                    item * (12 * tokens + 11 * table) / bytes_per_second)
         fused = max(7 * product / operations_per_second, item * 12 * tokens / bytes_per_second)
         return 1e6 * plain, 1e6 * fused
 
@@ -391,7 +398,9 @@ def crossover_solved(d_head, item, operations_per_second, bytes_per_second, max_
 
     slope = 14 * d_head / operations_per_second - 11 * item / bytes_per_second
     first = int(12 * d_head * item / bytes_per_second / slope) + 1 if slope > 0 else None
-    return first if first and first <= max_length else None, microseconds(6, 12, 11), microseconds(7, 12, 0)
+    return first if first and first <= max_length else None, microseconds(6, 12,
+                                                                          11), microseconds(7, 12,
+                                                                                            0)
 
 
 check("11.2", crossover_solved)
@@ -403,7 +412,8 @@ check("11.2", crossover_solved)
 def work(products, tokens, maps, *, length, d_head, batch, head, item=4, shared_maps=0):
     """(operations, bytes) of a step; shared_maps: passes over a map that the whole batch shares."""
     operations = products * 2 * batch * head * length**2 * d_head
-    numbers = tokens * batch * head * length * d_head + (maps * batch + shared_maps) * head * length**2
+    numbers = tokens * batch * head * length * d_head + (maps * batch
+                                                         + shared_maps) * head * length**2
     return operations, item * numbers
 
 
@@ -477,15 +487,18 @@ def dense_by_kernel(layer, x):
     key = torch.cat([layer.score.weight[:, :, :6].mT, layer.score.bias[:, :6, None]], dim=-1)
     axes_more = Axes(batch=2, head=3, length=6, d_head=5)  # one feature more
     query, key = axes_more(query, "batch head query d_head"), axes_more(key, "head key d_head")
-    value = axes_more(F.pad(split(layer.value(x)), (0, 1)), "batch head key d_head")  # a 0: all three have 5
-    mixed = F.scaled_dot_product_attention(query, key.expand(2, -1, -1, -1), value, scale=1.0)[..., :4]
+    # a 0: all three have 5
+    value = axes_more(F.pad(split(layer.value(x)), (0, 1)), "batch head key d_head")
+    mixed = F.scaled_dot_product_attention(query, key.expand(2, -1, -1, -1), value,
+                                           scale=1.0)[..., :4]
     return layer.output(rearrange(mixed, "batch head query d_head -> batch query (head d_head)"))
 
 # %% fold=true
-# @title Check: the values, and the gradients of all parameters, are those of the library's plain layer
+# @title Check: the values and all gradients are those of the library's plain layer
 assert equal(by_kernel, by_product) and not equal(forgotten, by_product)
 upstream, results = torch.randn(2, 6, 12), (dense_by_kernel(layer, x), layer(x)[0])
-of_ours, of_layer = (torch.autograd.grad(result, list(layer.parameters()), upstream) for result in results)
+of_ours, of_layer = (torch.autograd.grad(result, list(layer.parameters()), upstream)
+                     for result in results)
 assert equal(*results) and len(of_ours) == 8 and all(map(equal, of_ours, of_layer))
 
 # %% [markdown]
@@ -523,26 +536,31 @@ for name, tensors in kinds.items():
 # @title The figure: who writes a map
 fig, panels = plt.subplots(1, 4, figsize=(7, 1.9), layout="constrained")
 stored = {
-    "plain\n(dot product, Dense)": 3, "fused\n(dot product, Dense)": 0, "Random,\nexpanded": 3, "Random,\none map": 1,
+    "plain\n(dot product, Dense)": 3, "fused\n(dot product, Dense)": 0, "Random,\nexpanded": 3,
+    "Random,\none map": 1,
 }
 for panel, (form, number) in zip(panels, stored.items(), strict=True):
     for sentence in range(3):
         panel.add_patch(plt.Rectangle((0, 1.2 * sentence), 2, 0.9, fill=False, edgecolor="0.6"))
-        panel.text(1, 1.2 * sentence + 0.45, f"sentence {sentence}", ha="center", va="center", fontsize=8)
+        panel.text(1, 1.2 * sentence + 0.45, f"sentence {sentence}", ha="center",
+                   va="center", fontsize=8)
         if number:  # an arrow from the map that this sentence reads
             source = 1.2 * sentence + 0.45 if number == 3 else 1.65
             arrow = dict(arrowstyle="->", color="0.4")
             panel.annotate("", (2.05, 1.2 * sentence + 0.45), (3.1, source), arrowprops=arrow)
     for sentence in range(3) if number == 3 else range(1, 1 + number):
         panel.add_patch(plt.Rectangle((3.1, 1.2 * sentence), 0.9, 0.9, color=plots.COLOURS[1]))
-        panel.text(3.55, 1.2 * sentence + 0.45, "map", ha="center", va="center", fontsize=8, color="white")
+        panel.text(3.55, 1.2 * sentence + 0.45, "map", ha="center", va="center", fontsize=8,
+                   color="white")
     panel.set(xlim=(-0.1, 4.1), ylim=(3.5, -0.2))
     panel.set_title(form, fontsize=8)
     panel.axis("off")
 plots.show(
     fig,
-    "four panels with three sentences each. Plain: three maps in memory, one for each sentence. Fused: no map. Random, "
-    "expanded: three maps again. Random, one map: a single map, from which arrows lead to all three sentences.",
+    "four panels with three sentences each. Plain: three maps in memory, one for each sentence. "
+    "Fused: no map. Random, "
+    "expanded: three maps again. Random, one map: a single map, from which arrows lead to all "
+    "three sentences.",
 )
 
 # %% [markdown]
@@ -557,7 +575,8 @@ def random_one_map(R, value):
     """One softmax, one matrix product for each head, whatever the batch."""
     features = rearrange(value, "batch head key d_head -> head (d_head batch) key")
     mixed = features @ R.softmax(dim=-1).mT
-    return rearrange(mixed, "head (d_head batch) query -> batch head query d_head", batch=len(value))
+    return rearrange(mixed, "head (d_head batch) query -> batch head query d_head",
+                     batch=len(value))
 
 # %% [markdown]
 # Both have one product forward and two backward: 3, where a fused kernel has 7. What differs is the maps. **Predict**
@@ -626,8 +645,10 @@ compare_guess(my_maps, {"one map": passes(one_map_steps)[1], "expanded": passes(
 EXPANDED, ONE_MAP = (3, *passes(expanded_steps)), (3, passes(one_map_steps)[0], 0)
 sizes = dict(length=512, d_head=64, batch=64, head=12, item=2)
 table = {
-    "dot product, plain": work(*PLAIN, **sizes), "dot product or Dense, fused": work(*FUSED, **sizes),
-    "Random, expanded": work(*EXPANDED, **sizes), "Random, one map": work(*ONE_MAP, **sizes, shared_maps=8),
+    "dot product, plain": work(*PLAIN, **sizes),
+    "dot product or Dense, fused": work(*FUSED, **sizes),
+    "Random, expanded": work(*EXPANDED, **sizes),
+    "Random, one map": work(*ONE_MAP, **sizes, shared_maps=8),
 }
 for name, (operations, moved) in table.items():
     print(f"{name:>28}: {operations / 1e9:4.0f} G operations, {moved / 1e9:5.3g} GB")
@@ -656,10 +677,11 @@ for name, (operations, moved) in table.items():
 
 # %% exercise="11.3" points=2
 def kernel_arguments(R1, R2, value):
-    """A dict of arguments for F.scaled_dot_product_attention(value=value, **arguments), as a causal layer.
+    """A dict of arguments for F.scaled_dot_product_attention(value=value, **arguments), as a causal
+    layer.
 
-    R1, R2: head max_length rank, with rank < d_head. value: batch head key d_head. The sentences stand at the
-    first positions; they may be shorter than max_length.
+    R1, R2: head max_length rank, with rank < d_head. value: batch head key d_head. The sentences
+    stand at the first positions; they may be shorter than max_length.
     Returns {"query": ..., "key": ..., and what else is needed}, so that the result is, in loops:
 
         score[h][i][j] = sum over k of R1[h][i][k] * R2[h][j][k]
@@ -705,7 +727,8 @@ check("11.3", kernel_arguments)
 def kernel_arguments_with_ones(R1, R2, value):
     batch, head, length, d_head = value.shape
     fill = torch.ones(batch, head, length, d_head - R1.shape[-1])
-    query, key = (torch.cat([factor[:, :length].expand(batch, -1, -1, -1), fill], dim=-1) for factor in (R1, R2))
+    query, key = (torch.cat([factor[:, :length].expand(batch, -1, -1, -1), fill], dim=-1)
+                  for factor in (R1, R2))
     return {"query": query, "key": key, "is_causal": True, "scale": 1.0}
 
 
@@ -725,7 +748,8 @@ for name, options in [
 ]:
     score = make_score(name, 12, 2, 12, **options).double()
     rank = torch.linalg.matrix_rank(score(many)[:, 0].flatten(0, 1)).item()
-    print(f"{name:>17}: {rank:2} features for 12 positions", *(f"{key}={value}" for key, value in options.items()))
+    print(f"{name:>17}: {rank:2} features "
+          "for 12 positions", *(f"{key}={value}" for key, value in options.items()))
 
 # %% [markdown]
 # Dense needs its $d_\text{head}$ features, and one for the bias. Factorized Random needs $k$. Factorized Dense, $A_{j
@@ -762,7 +786,8 @@ for panel, blocks in zip(panels, (1, 2, 4, 8), strict=True):
 panels[0].set(ylabel="query", xlabel="key")
 plots.show(
     fig,
-    "a causal map of 16 tokens in 1, 2, 4 and 8 blocks of queries. Dark: needed. Light grey: multiplied "
+    "a causal map of 16 tokens in 1, 2, 4 and 8 blocks of queries. Dark: needed. "
+    "Light grey: multiplied "
     "though it is 0. White: left out. The more blocks, the closer the stairs are to the diagonal.",
 )
 
@@ -795,8 +820,10 @@ for blocks in (1, 2, 4, 8, 64):
 # %% fold=true
 # @title Check: blocks change no value, and the library leaves out as much, forward and backward
 assert all(equal(in_blocks(weights, value, size), weights @ value) for size in (100, 512))
-R, value, upstream = (torch.randn(*shape, requires_grad=True) for shape in ([3, 1024, 1024], *[[2, 3, 1024, 8]] * 2))
-in_library = training_step(lambda R, value: fast.one_map(R, value, causal=True), R, value, upstream=upstream)
+R, value, upstream = (torch.randn(*shape, requires_grad=True)
+                      for shape in ([3, 1024, 1024], *[[2, 3, 1024, 8]] * 2))
+in_library = training_step(lambda R, value: fast.one_map(R, value, causal=True), R, value,
+                           upstream=upstream)
 whole = measure.operations(training_step(random_one_map, R, value, upstream=upstream))
 assert Fraction(measure.operations(in_library), whole) == Fraction(8 + 1, 2 * 8)
 
@@ -812,13 +839,15 @@ assert Fraction(measure.operations(in_library), whole) == Fraction(8 + 1, 2 * 8)
 
 # %% exercise="11.4" points=2
 def gradient_of_values(scores, upstream, size):
-    """The gradient of the values, where mixed = softmax(scores + causal mask) times value, in blocks of keys.
+    """The gradient of the values, where mixed = softmax(scores + causal mask) times value, in
+    blocks of keys.
 
     scores: head query key, as many queries as keys; all sentences share them.
     upstream: batch head query d_head, the gradient of mixed.
     size: the keys in a block; the last block may be shorter.
-    Returns the gradient of the values, batch head key d_head. A block multiplies every query that may attend to at
-    least one of its keys, and no other query. The softmax may be made for the whole map at once.
+    Returns the gradient of the values, batch head key d_head. A block multiplies every query that
+    may attend to at least one of its keys, and no other query. The softmax may be made for the
+    whole map at once.
     """
     ### BEGIN SOLUTION
     future = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
@@ -826,7 +855,8 @@ def gradient_of_values(scores, upstream, size):
     parts = []
     for start in range(0, upstream.shape[2], size):
         block, later = weights[:, start:, start : start + size], upstream[:, :, start:]
-        parts.append(einsum(block, later, "head query key, batch head query d_head -> batch head key d_head"))
+        parts.append(einsum(block, later, "head query key, batch head query d_head -> batch "
+                                          "head key d_head"))
     return torch.cat(parts, dim=2)
     ### END SOLUTION
 
@@ -885,9 +915,11 @@ check("11.4", gradient_by_tiles)
 
 # %% exercise="11.5" points=1
 def few_products(scores, value):
-    """softmax(scores + causal mask) times the values, with at most 9/16 of the full work, in at most 5 products.
+    """softmax(scores + causal mask) times the values, with at most 9/16 of the full work, in at
+    most 5 products.
 
-    scores: head query key; all sentences share them. value: batch head key d_head. The length is a multiple of 16.
+    scores: head query key; all sentences share them. value: batch head key d_head. The length is a
+    multiple of 16.
     Returns the mixed values, batch head query d_head.
     """
     ### BEGIN SOLUTION
@@ -896,16 +928,20 @@ def few_products(scores, value):
     features = rearrange(value, "batch head key d_head -> head key (batch d_head)")
     mixed, length = torch.zeros_like(features), value.shape[2]
     side = length // 8
-    levels = [(side, [(start, start) for start in range(0, length, side)])]  # triangles, multiplied as squares
+    # triangles, multiplied as squares
+    levels = [(side, [(start, start) for start in range(0, length, side)])]
     while side < length:
-        levels.append((side, [(start + side, start) for start in range(0, length, 2 * side)]))  # first query, key
+        # first query, key
+        levels.append((side, [(start + side, start) for start in range(0, length, 2 * side)]))
         side = 2 * side
     for side, squares in levels:
         maps = torch.stack([weights[:, q : q + side, k : k + side] for q, k in squares])
-        parts = maps @ torch.stack([features[:, k : k + side] for _, k in squares])  # one product for all of a size
+        # one product for all of a size
+        parts = maps @ torch.stack([features[:, k : k + side] for _, k in squares])
         for (q, _), part in zip(squares, parts, strict=True):
             mixed[:, q : q + side] += part
-    return rearrange(mixed, "head query (batch d_head) -> batch head query d_head", batch=len(value))
+    return rearrange(mixed, "head query (batch d_head) -> batch head query d_head",
+                     batch=len(value))
     ### END SOLUTION
 
 # %% check="11.5"
@@ -945,10 +981,12 @@ def two_stairs(scores, value):
     features = rearrange(value, "batch head key d_head -> head key (batch d_head)")
     triangles = torch.stack([weights[:, :half, :half], weights[:, half:, half:]])
     both = torch.stack([features[:, :half], features[:, half:]])
-    parts = [triangles[:, :, end - step : end, :end] @ both[:, :, :end] for end in range(step, half + 1, step)]
+    parts = [triangles[:, :, end - step : end, :end] @ both[:, :, :end]
+             for end in range(step, half + 1, step)]
     upper, lower = torch.cat(parts, dim=2)
     mixed = torch.cat([upper, lower + weights[:, half:, :half] @ features[:, :half]], dim=1)
-    return rearrange(mixed, "head query (batch d_head) -> batch head query d_head", batch=len(value))
+    return rearrange(mixed, "head query (batch d_head) -> batch head query d_head",
+                     batch=len(value))
 
 
 check("11.5", two_stairs)
@@ -969,7 +1007,8 @@ for name in names:
     kernels = []
     for causal, mask in ((False, None), (False, padding), (True, None), (True, padding)):
         layer = Attention(32, 4, 256, name, causal=causal)
-        assert equal(layer(x_long, mask, need_weights=False)[0], layer(x_long, mask)[0])  # the same Y
+        # the same Y
+        assert equal(layer(x_long, mask, need_weights=False)[0], layer(x_long, mask)[0])
         kernels.append(fast.choose(layer.score, x_long, 256, mask, causal))
     print(f"{name:>20}", *(f"{kernel:>9}" for kernel in kernels))
 
@@ -1031,7 +1070,9 @@ def forms(length, batch=4, head=4, d_head=32):
 
 def quartiles(time, rounds=5):
     """The quartiles as text; where the time was up before all rounds, how many were made."""
-    return f"{time['rounds']} of {rounds} rounds" if time["low"] is None else f"{time['low']:.1f} to {time['high']:.1f}"
+    if time["low"] is None:
+        return f"{time['rounds']} of {rounds} rounds"
+    return f"{time['low']:.1f} to {time['high']:.1f}"
 
 
 for step, (operations, _) in forms(length=64).values():  # torch counts what the formulas say
@@ -1049,10 +1090,12 @@ print(f"{'':>18}  floor ms  bound by  measured ms         quartiles  floors  spe
 for name, (_, counts) in six.items():
     least, bound = floor(*counts, rate, bandwidth)
     ms, speed = times[name]["ms"], times["dot product, plain"]["ms"] / times[name]["ms"]
-    print(f"{name:>18}  {least:8.1f}  {bound:>8}  {ms:11.1f}  {quartiles(times[name]):>16}", end=" ")
+    print(f"{name:>18}  {least:8.1f}  {bound:>8}  {ms:11.1f}  "
+          f"{quartiles(times[name]):>16}", end=" ")
     print(f"{ms / least:7.1f}  {speed:5.1f}")
 fastest = {"Random": "Random, one map", "Dense": "Dense, fused"}
-speeds = {name: times["dot product, plain"]["ms"] / times[form]["ms"] for name, form in fastest.items()}
+speeds = {name: times["dot product, plain"]["ms"] / times[form]["ms"]
+          for name, form in fastest.items()}
 compare_guess(my_speed, {name: f"{speed:.1f}" for name, speed in speeds.items()})
 
 # %% [markdown]
@@ -1115,7 +1158,8 @@ tiny = forms(length=6, batch=1, head=1, d_head=4)
 times = measure.times({name: step for name, (step, _) in tiny.items()}, rounds=5)
 for name, (step, counts) in tiny.items():
     least, _ = floor(*counts, rate, bandwidth)
-    print(f"{name:>18}: floor {1000 * least:.3f} µs, measured {1000 * times[name]['ms']:3.0f} µs", end="")
+    print(f"{name:>18}: floor {1000 * least:.3f} µs, "
+          f"measured {1000 * times[name]['ms']:3.0f} µs", end="")
     print(f", {measure.launches(step)} launches")
 
 # %% [markdown]
@@ -1159,7 +1203,8 @@ def against_length(ax, pair, column):
     ax.set_title(f"at {lengths[-1]}: {slow / quick:.1f} to 1", fontsize=8)
     ax.set_xscale("log", base=2)
     ax.set_xticks(lengths, lengths)
-    ax.set_ylim(0, 1.1 * max(three[column] for found in curves.values() for three in found.values()))
+    ax.set_ylim(0, 1.1 * max(three[column] for found in curves.values()
+                             for three in found.values()))
     if column == 0:
         ax.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.15))
 
@@ -1174,9 +1219,12 @@ for row, column, label in ((0, 0, "ns for each score"), (1, 2, "peak bytes for e
 panels[1][1].set_xlabel("length")
 plots.show(
     fig,
-    "six panels against the length, from 64 to 1024, for the dot product, Dense and Random. Above, the time for each "
-    "score: in long sentences the form that writes the map down for each sentence is the slower one. Dotted, their "
-    "floors. Below, the peak memory for each score: nearly level lines for the forms with a map, lower for Random's "
+    "six panels against the length, from 64 to 1024, for the dot product, Dense and Random. Above, "
+    "the time for each "
+    "score: in long sentences the form that writes the map down for each sentence is the slower "
+    "one. Dotted, their "
+    "floors. Below, the peak memory for each score: nearly level lines for the forms with a map, "
+    "lower for Random's "
     "one map than for its expanded one; the fused forms fall to a half with every doubling.",
 )
 
@@ -1203,7 +1251,8 @@ for name in names:
 times = measure.times(steps, rounds=5, seconds=10, progress=True)
 print(f"{'':>20} {'plain: ms':>10} {'quartiles':>15} {'fast: ms':>10} {'quartiles':>15}")
 for name in names:
-    cells = [f"{times[name, kind]['ms']:10.1f} {quartiles(times[name, kind]):>15}" for kind in ("plain", "fast")]
+    cells = [f"{times[name, kind]['ms']:10.1f} {quartiles(times[name, kind]):>15}"
+             for kind in ("plain", "fast")]
     print(f"{name:>20}", *cells)
 
 # %% [markdown]
@@ -1218,8 +1267,10 @@ for name in names:
 record = json.loads((DATA / "results" / "speed-h200.json").read_text(encoding="utf8"))
 card_rate = record["machine"]["product_operations_per_second"]
 card_bandwidth = record["machine"]["copy_bytes_per_second"]
-print(f"{record['card']}, {record['date']}, torch {record['versions']['torch'].split('+')[0]}, {record['dtype']}")
-print(f"{card_bandwidth / 1e12:.2f} TB a second, {card_rate / 1e12:.0f} T operations a second:", end=" ")
+print(f"{record['card']}, {record['date']}, torch {record['versions']['torch'].split('+')[0]}, "
+      f"{record['dtype']}")
+print(f"{card_bandwidth / 1e12:.2f} TB a second, {card_rate / 1e12:.0f} T "
+      "operations a second:", end=" ")
 print(f"{card_rate / card_bandwidth:.0f} operations in the time of one byte")
 
 # %% [markdown]
@@ -1240,7 +1291,8 @@ print(f"{card_rate / card_bandwidth:.0f} operations in the time of one byte")
 # Dense, where sdpa has speed 1?
 
 # %%
-my_card = {"closest to its floor": None, "furthest from it": None, "speed of random": None, "speed of dense": None}
+my_card = {"closest to its floor": None, "furthest from it": None, "speed of random": None,
+           "speed of dense": None}
 
 # %% [markdown]
 # On this card the multiplier is far ahead of the memory. The four forms from the section on Random, as a picture, the
@@ -1250,10 +1302,12 @@ my_card = {"closest to its floor": None, "furthest from it": None, "speed of ran
 # %% fold=true
 # @title The figure: two roofs, and four forms under each
 fig, ax = plt.subplots(figsize=(7.5, 3), layout="constrained")
-roofs = {"our round numbers, float32": (100e9 / 20e9, 2), "the card, bfloat16": (card_rate / card_bandwidth, 1)}
+roofs = {"our round numbers, float32": (100e9 / 20e9, 2),
+         "the card, bfloat16": (card_rate / card_bandwidth, 1)}
 for number, (machine_name, (bend, times_bytes)) in enumerate(roofs.items()):
     colour = plots.COLOURS[1 + number]
-    ax.plot([1, bend, 1000], [1 / bend, 1, 1], color=colour, linestyle=plots.LINES[number], label=machine_name)
+    ax.plot([1, bend, 1000], [1 / bend, 1, 1], color=colour, linestyle=plots.LINES[number],
+            label=machine_name)
     for marker, (operations, moved) in zip("osDv", table.values(), strict=True):
         per_byte = operations / moved / times_bytes
         ax.plot(per_byte, min(1, per_byte / bend), marker, color=colour)
@@ -1261,11 +1315,14 @@ for marker, name in zip("osDv", table, strict=True):
     ax.plot([], [], marker, color="0.4", label=name)
 ax.set(xscale="log", yscale="log", xlabel="operations for each byte")
 ax.set_ylabel("share of the multiplier\nthat can be busy")
-fig.legend(fontsize=8, loc="outside right center", title="colour: the machine,\nmarker: the form", title_fontsize=8)
+fig.legend(fontsize=8, loc="outside right center", title="colour: the machine,\nmarker: the form",
+           title_fontsize=8)
 plots.show(
     fig,
-    "two roofs that rise and bend to a level line at 1. With our round numbers the bend is at 5 operations "
-    "for each byte, and all four forms lie on the level part. On the card it is further to the right, and "
+    "two roofs that rise and bend to a level line at 1. With our round numbers the bend is "
+    "at 5 operations "
+    "for each byte, and all four forms lie on the level part. On the card it is further to "
+    "the right, and "
     "the two forms that write a map for each sentence lie on the slope, far below 1.",
 )
 
@@ -1277,11 +1334,13 @@ plots.show(
 # %%
 core = {(row["form"], row["causal"]): row for row in record["core"] if row["length"] == 512}
 shown = ["sdpa", "dense without bias", "dense", "factorized_random as keys", "random",
-         "random expanded, plain", "random + dot_product", "factorized_dense", "factorized_dense, plain"]
+         "random expanded, plain", "random + dot_product", "factorized_dense",
+         "factorized_dense, plain"]
 
 
 def card_floor(name):
-    """Milliseconds; of the expanded Random by the steps that we counted, of the others as recorded."""
+    """Milliseconds; of the expanded Random by the steps that we counted, of the others as
+    recorded."""
     recorded = core[name, False]["operations"], core[name, False]["bytes"]
     counts = table["Random, expanded"] if name == "random expanded, plain" else recorded
     return floor(*counts, card_rate, card_bandwidth)[0]
@@ -1291,8 +1350,10 @@ print(f"{'':>26}     ms  spread  floor ms  floors  speed  causal  peak MiB")
 for name in shown:
     row, causal = core[name, False], core.get((name, True))
     ms, spread, least = row["ms"], (row["high"] - row["low"]) / row["ms"], card_floor(name)
-    print(f"{name:>26}  {ms:5.2f} {spread:7.1%} {least:9.2f} {ms / least:7.1f} {row['faster_than_sdpa']:6.2f}", end=" ")
-    print(f"{causal['faster_than_sdpa']:7.2f}" if causal else f"{'-':>7}", f"{row['peak_bytes'] / 2**20:9.0f}")
+    print(f"{name:>26}  {ms:5.2f} {spread:7.1%} {least:9.2f} {ms / least:7.1f} "
+          f"{row['faster_than_sdpa']:6.2f}", end=" ")
+    print(f"{causal['faster_than_sdpa']:7.2f}" if causal else f"{'-':>7}",
+          f"{row['peak_bytes'] / 2**20:9.0f}")
 
 # %%
 in_floors = {name: core[name, False]["ms"] / card_floor(name) for name in shown}
@@ -1317,8 +1378,10 @@ ax.set(xscale="log", xlabel="ms, forward and backward")
 ax.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
 plots.show(
     fig,
-    "for nine forms on the card a bar from the floor to the measured time, on a logarithmic scale. Dense "
-    "without its bias ends where sdpa does, Dense with it a little later. Random has the lowest floor, but "
+    "for nine forms on the card a bar from the floor to the measured time, "
+    "on a logarithmic scale. Dense "
+    "without its bias ends where sdpa does, Dense with it a little later. "
+    "Random has the lowest floor, but "
     "ends later than sdpa. Factorized Dense has the longest bar.",
 )
 
@@ -1351,18 +1414,26 @@ layers = {row["form"]: row for row in record["layer"] if row["length"] == 512}
 if of_text:
     speed = {key: row["faster_than_sdpa"] for key, row in core.items()}
     bare, biased = core["dense without bias", False], core["dense", False]
-    assert {row["length"] for part in ("core", "layer") for row in record[part]} == {512} and "decode" not in record
-    assert not any(row["causal"] for row in record["layer"]) and record["skipped"][0].startswith("check ")
+    assert {row["length"] for part in ("core", "layer")
+            for row in record[part]} == {512} and "decode" not in record
+    assert not any(row["causal"]
+                   for row in record["layer"]) and record["skipped"][0].startswith("check ")
     assert all(abs(speed["dense without bias", causal] - 1) < 0.03 for causal in (False, True))
-    assert f"{biased['operations'] / bare['operations']:.2f} {biased['ms'] / bare['ms']:.2f}" == "1.07 1.31"
-    assert card_floor("sdpa") > 2 * card_floor("random") and speed["random", True] < speed["random", False] < 0.7
+    more = biased["operations"] / bare["operations"], biased["ms"] / bare["ms"]
+    assert "{:.2f} {:.2f}".format(*more) == "1.07 1.31"
+    assert card_floor("sdpa") > 2 * card_floor("random")
+    assert speed["random", True] < speed["random", False] < 0.7
     assert layers["random, plain"]["high"] < layers["random"]["low"]
     assert speed["factorized_dense", False] < speed["factorized_dense, plain", False]
-    with_map, without = (core[name, False]["peak_bytes"] for name in ("factorized_dense, plain", "factorized_dense"))
+    with_map, without = (core[name, False]["peak_bytes"]
+                         for name in ("factorized_dense, plain", "factorized_dense"))
     assert 5.5 < with_map / without < 6.5
-    low, high = ({name: core[name, False][end] / card_floor(name) for name in shown} for end in ("low", "high"))
-    assert low["random"] < low["random + dot_product"] and high["random + dot_product"] < high["random"]
-    assert sorted(shown, key=in_floors.get)[-3:] == ["random + dot_product", "random", "factorized_dense"]
+    low, high = ({name: core[name, False][end] / card_floor(name) for name in shown}
+                 for end in ("low", "high"))
+    assert low["random"] < low["random + dot_product"]
+    assert high["random + dot_product"] < high["random"]
+    assert sorted(shown, key=in_floors.get)[-3:] == ["random + dot_product", "random",
+                                                     "factorized_dense"]
     assert 9 < in_floors["random + dot_product"] < in_floors["random"] < 10
 
 # %% [markdown]
@@ -1387,10 +1458,12 @@ for name in names:
 trained = record["sizes"]["train"]
 print(", ".join(f"{key} {trained[key]}" for key in ("layer", "d_model", "length", "batch")))
 for row in record["train"]:
-    thousands, memory = row["tokens_per_second"] / 1000, row["peak_bytes"] / record["train"][0]["peak_bytes"]
+    thousands = row["tokens_per_second"] / 1000
+    memory = row["peak_bytes"] / record["train"][0]["peak_bytes"]
     print(f"{row['score']:>17}: {thousands:5.0f} thousand tokens a second,", end=" ")
     print(f"speed {row['faster_than_sdpa']:.2f}, memory {memory:.2f}")
-print("not measured:", *(what.removeprefix("train ") + ";" for what in record["skipped"] if what.startswith("train ")))
+print("not measured:", *(what.removeprefix("train ") + ";" for what in record["skipped"]
+                         if what.startswith("train ")))
 
 # %% [markdown]
 # Dense, bias included, trains as fast as the dot product. Random trains a fifth faster, in seven eighths of the
@@ -1403,7 +1476,8 @@ print("not measured:", *(what.removeprefix("train ") + ";" for what in record["s
 on_core = json.loads((DATA / "results" / "speed-cpu.json").read_text(encoding="utf8"))
 for row in on_core["decode"]:
     speed, share = row["faster_than_dot_product"], Fraction(row["cache_to_dot_product"])
-    print(f"{row['score']:>20}: speed {speed:.2f}, cache {str(share):>3}, {row['launches']} launches a token")
+    print(f"{row['score']:>20}: speed {speed:.2f}, cache {str(share):>3}, "
+          f"{row['launches']} launches a token")
 
 # %% [markdown]
 # No: with caches as small as these the speed goes with the launches. `random + dense` has half of the cache, and is
@@ -1411,15 +1485,18 @@ for row in on_core["decode"]:
 
 # %% fold=true
 # @title Check: what the text says of training and writing
-train, written = ({row["score"]: row for row in rows} for rows in (record["train"], on_core["decode"]))
+train, written = ({row["score"]: row for row in rows}
+                  for rows in (record["train"], on_core["decode"]))
 if of_text:
-    assert abs(train["dense"]["faster_than_sdpa"] - 1) < 0.02 and 1.15 < train["random"]["faster_than_sdpa"] < 1.25
+    assert abs(train["dense"]["faster_than_sdpa"] - 1) < 0.02
+    assert 1.15 < train["random"]["faster_than_sdpa"] < 1.25
     assert 0.85 < train["random"]["peak_bytes"] / train["dot_product"]["peak_bytes"] < 0.9
     assert all(layers[name]["faster_than_sdpa"] < 0.5 for name in names if "+" in name)
 if on_core["date"] == "2026-11-28":
     assert written["random + dense"]["low"] > written["dot_product"]["high"]
     by_launches = sorted(on_core["decode"], key=lambda row: row["launches"])
-    assert all(one["low"] < other["high"] for one, other in zip(by_launches, by_launches[1:], strict=False))
+    assert all(one["low"] < other["high"]
+               for one, other in zip(by_launches, by_launches[1:], strict=False))
 
 # %% [markdown]
 # ## Where it breaks

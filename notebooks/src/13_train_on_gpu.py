@@ -36,7 +36,8 @@ from synth_lib.checks import check, compare_guess
 from synth_lib.lab.curves import loss_curves
 from synth_lib.lab.patience import bar
 from synth_lib.lab.runner import read_record
-from synth_lib.lab.suites import GPU, LIVE_STEPS, LONGER_STEPS, NANOGPT, VARIANTS, settings_of, suite
+from synth_lib.lab.suites import GPU, LIVE_STEPS, LONGER_STEPS, NANOGPT, VARIANTS
+from synth_lib.lab.suites import settings_of, suite
 from synth_lib.lab.tasks import make_task
 from synth_lib.lab.train import mean_loss, schedule, train
 from synth_lib.lab.tuning import settled, steps_to
@@ -57,12 +58,14 @@ def read(name):
 
 
 def final(runs, metric="test_loss", question="final"):
-    """{variant: a number for each seed}, in the order of VARIANTS; a variant without runs is left out."""
+    """{variant: a number for each seed}, in the order of VARIANTS; a variant without runs is left
+    out."""
     found = {}
     for run in sorted(runs, key=lambda run: run["seed"]):
         if run["question"] == question and metric in run["metrics"]:
             found.setdefault(run["variant"], []).append(run["metrics"][metric])
-    return {name: found[name] for name in [*VARIANTS, *sorted(found.keys() - VARIANTS.keys())] if name in found}
+    return {name: found[name] for name in [*VARIANTS, *sorted(found.keys() - VARIANTS.keys())]
+            if name in found}
 
 
 def planned(name):
@@ -78,13 +81,17 @@ def say_what_is_missing(name):
     done, all_runs = sum(map(len, final(read(name), "loss").values())), sum(planned(name).values())
     if done < all_runs:
         print(f"not recorded yet: {all_runs - done} of {all_runs} final runs; the command is")
-        print(f"   python -m synth_lib.lab suite {name} --out data/results/{name}.jsonl --workers 2")
+        print(f"   python -m synth_lib.lab suite {name} --out "
+              f"data/results/{name}.jsonl --workers 2")
 
 
 def summary(numbers, digits=3):
     """The mean, and in brackets the lowest and the highest seed."""
-    low, middle, high = (f"{number:.{digits}f}" for number in (min(numbers), mean(numbers), max(numbers)))
-    return f"{middle} ({low} to {high}, {len(numbers)} seeds)" if len(numbers) > 1 else f"{middle} (1 seed)"
+    low, middle, high = (f"{number:.{digits}f}"
+                         for number in (min(numbers), mean(numbers), max(numbers)))
+    if len(numbers) == 1:
+        return f"{middle} (1 seed)"
+    return f"{middle} ({low} to {high}, {len(numbers)} seeds)"
 
 # %% [markdown]
 # ## The question, and the rules
@@ -103,8 +110,10 @@ def summary(numbers, digits=3):
 # %%
 plots.show(
     plots.flow("one of nine", "all, one or none"),
-    "boxes and arrows. X leads to the filled box S(X), one of nine, which reads all tokens, one or none. Its scores go "
-    "through mask and softmax and become weights. The values G(X) of X are averaged with them to Y.",
+    "boxes and arrows. X leads to the filled box S(X), one of nine, which reads all tokens, "
+    "one or none. Its scores go "
+    "through mask and softmax and become weights. The values G(X) of X are averaged "
+    "with them to Y.",
 )
 
 # %% [markdown]
@@ -149,7 +158,8 @@ my_order = [...]  # nine names, such as "Random + Dense", "Vanilla"
 # %%
 nanogpt = read("nanogpt")
 counted, counted_valid = (final(nanogpt, metric, "baseline") for metric in ("test_loss", "loss"))
-references = {name: counted_valid[name][0] for name in ("2-gram", "3-gram", "6-gram")}  # for the curves below
+# for the curves below
+references = {name: counted_valid[name][0] for name in ("2-gram", "3-gram", "6-gram")}
 PUBLISHED = 1.88
 for name in COUNTED:
     below = "   below the published number" * (counted[name][0] < PUBLISHED)
@@ -174,10 +184,11 @@ for name in COUNTED:
 
 # %% exercise="13.1" points=2
 def bigram_loss(train, valid, vocab, k):
-    """The loss on `valid` of a bigram model that falls back on single tokens: a float, in nats per token.
+    """The loss on `valid` of a bigram model that falls back on single tokens: a float, in nats per
+    token.
 
-    train, valid: tokens, int64, each with the one axis length. vocab: the number of different tokens. k: how many extra
-    counts a row of the table gets, above 0.
+    train, valid: tokens, int64, each with the one axis length. vocab: the number of different
+    tokens. k: how many extra counts a row of the table gets, above 0.
     """
     ### BEGIN SOLUTION
     single = (torch.bincount(train, minlength=vocab).double() + 1) / (len(train) + vocab)
@@ -291,12 +302,14 @@ with bar(steps * len(models), "step", kept=kept) as shown:
 
     with ThreadPoolExecutor(2) as pool:
         try:
-            jobs = {variant: pool.submit(train_one, variant, *parts) for variant, parts in models.items()}
+            jobs = {variant: pool.submit(train_one, variant, *parts)
+                    for variant, parts in models.items()}
             records = {variant: job.result() for variant, job in jobs.items()}
         finally:
             stop.set()  # a Stop button ends both
 
-live_loss = {variant: mean_loss(model, task.loss, task.test) for variant, (model, _) in models.items()}
+live_loss = {variant: mean_loss(model, task.loss, task.test)
+             for variant, (model, _) in models.items()}
 for name in COUNTED[1:3]:
     print(f"{name:>17}: {counted[name][0]:.2f}")
 for variant, loss in live_loss.items():
@@ -310,15 +323,19 @@ assert max(live_loss.values()) < counted["2-gram"][0]
 
 # %%
 # Output varies: curves and texts come from the training above.
-fig = loss_curves({variant: [record["curve"][1:]] for variant, record in records.items()}, references=references)
+fig = loss_curves({variant: [record["curve"][1:]] for variant, record in records.items()},
+                  references=references)
 plots.show(
     fig,
-    "the validation loss of both models against the training step, from step 100 on. Both fall steeply at first and "
-    "then slowly. Three level lines are the losses of counts: the 2-gram highest, then the 3-gram, the 6-gram lowest.",
+    "the validation loss of both models against the training step, from step 100 on. "
+    "Both fall steeply at first and "
+    "then slowly. Three level lines are the losses of counts: the 2-gram highest, then the 3-gram, "
+    "the 6-gram lowest.",
 )
 for variant, (model, _) in models.items():
     start, generator = task.tokenizer.encode("\n")[None], torch.Generator().manual_seed(0)
-    print(f"--- {variant} writes\n{task.tokenizer.decode(model.generate(start, 200, generator=generator)[0])}\n")
+    written = task.tokenizer.decode(model.generate(start, 200, generator=generator)[0])
+    print(f"--- {variant} writes\n{written}\n")
 
 # %% [markdown]
 # Two models of one seed are no comparison, and their curves still fall. Is the order that of the whole run? For
@@ -332,13 +349,15 @@ for variant, (model, _) in models.items():
 # %% fold=true
 # @title The tuning of each variant
 def tuning_table(runs):
-    """A line for each variant: the validation loss at each rate, and at each factor on the tables' best rate."""
+    """A line for each variant: the validation loss at each rate, and at each factor on the tables'
+    best rate."""
     rates, factors = (1e-3, 2e-3, 3e-3), (3, 10, 30, 100)
     columns = [f"{rate * 1000:.0f}e-3" for rate in rates] + [f"x{factor}" for factor in factors]
     print(f"{'':>17}" + "".join(f"{column:>8}" for column in columns) + "  chosen")
     for variant in VARIANTS:
         tried = {
-            (run["settings"]["learning_rate"], run["settings"]["r_learning_rate_factor"]): run["metrics"]["loss"]
+            (run["settings"]["learning_rate"],
+             run["settings"]["r_learning_rate_factor"]): run["metrics"]["loss"]
             for run in runs if (run["question"], run["variant"]) == ("tuning", variant)
         }
         if not tried:
@@ -346,13 +365,18 @@ def tuning_table(runs):
         rate, factor = min(tried, key=tried.get)
         asked = [(one, 10) for one in rates] + [(rate, one) for one in factors]
         has_factors = any(other != 10 for _, other in tried)
-        shown = [f"{tried[pair]:.3f}" if pair in tried else "-" for pair in asked[: 7 if has_factors else 3]]
-        edge = ["rate"] * (rate in (rates[0], rates[-1])) + ["factor"] * (factor in (factors[0], factors[-1]))
-        chosen = f"{rate * 1000:.0f}e-3" + f" x{factor:.0f}" * has_factors + f"  (edge: {', '.join(edge)})" * bool(edge)
-        print(f"{variant:>17}" + "".join(f"{text:>8}" for text in shown + ["-"] * (7 - len(shown))) + f"  {chosen}")
+        shown = [f"{tried[pair]:.3f}" if pair in tried else "-"
+                 for pair in asked[: 7 if has_factors else 3]]
+        edge = ["rate"] * (rate in (rates[0], rates[-1])) + ["factor"] * (factor in (factors[0],
+                                                                                     factors[-1]))
+        chosen = f"{rate * 1000:.0f}e-3" + f" x{factor:.0f}" * has_factors
+        chosen += f"  (edge: {', '.join(edge)})" * bool(edge)
+        print(f"{variant:>17}" + "".join(f"{text:>8}" for text in shown + ["-"] * (7 - len(shown)))
+              + f"  {chosen}")
         whole = {
             run["settings"]["learning_rate"]: run["metrics"]["loss"] for run in runs
-            if run["variant"] == variant and (run["question"], run["seed"]) in (("choice", 1), ("final", 1))
+            if run["variant"] == variant
+            and (run["question"], run["seed"]) in (("choice", 1), ("final", 1))
         }
         if len(whole) > 1:
             shown = "".join(f"{whole[one]:8.3f}" if one in whole else f"{'-':>8}" for one in rates)
@@ -405,8 +429,10 @@ for title, others in {
         fig = loss_curves({variant: curves[variant] for variant in some}, references=references)
         plots.show(
             fig,
-            f"validation loss against the training step, {title}: {', '.join(some)}. A line is the mean of the seeds, "
-            "a band runs from the lowest to the highest. Three level lines are counts: 2-gram, 3-gram, 6-gram.",
+            f"validation loss against the training step, {title}: {', '.join(some)}. "
+            "A line is the mean of the seeds, "
+            "a band runs from the lowest to the highest. Three level lines are counts: 2-gram, "
+            "3-gram, 6-gram.",
         )
 
 # %% [markdown]
@@ -423,16 +449,19 @@ def of_all_seeds(found):
     return f"{there[0]}" if there[0] == there[-1] else f"{there[0]} to {there[-1]}"
 
 
-plain = {name: [[[p["step"], p["loss"]] for p in curve] for curve in seeds] for name, seeds in curves.items()}
+plain = {name: [[[p["step"], p["loss"]] for p in curve] for curve in seeds]
+         for name, seeds in curves.items()}
 columns = [f"{name} {loss:.2f}" for name, loss in references.items()] + ["settled"]
 print(f"{'steps until':>17}" + "".join(f"{column:>16}" for column in columns))
 for variant, seeds in plain.items():
-    reached = [of_all_seeds([steps_to(curve, loss) for curve in seeds]) for loss in references.values()]
+    reached = [of_all_seeds([steps_to(curve, loss) for curve in seeds])
+               for loss in references.values()]
     reached += [f"{sum(map(settled, seeds))} of {len(seeds)}"]
     print(f"{variant:>17}" + "".join(f"{text:>16}" for text in reached))
 still = [variant for variant, seeds in plain.items() if not all(map(settled, seeds))]
 if "Vanilla" in still:
-    print("Vanilla has not settled: every order here is one of this length, and longer runs may turn it round.")
+    print("Vanilla has not settled: every order here is one of this length, "
+          "and longer runs may turn it round.")
 elif "Vanilla" in plain:
     print("Vanilla has settled by the rule; not settled:", ", ".join(still) or "nobody")
 
@@ -450,9 +479,9 @@ elif "Vanilla" in plain:
 def wrong_pairs(predicted, losses):
     """Of the clear pairs, those in the wrong order, and all: a tuple of two whole numbers.
 
-    predicted: a list of names, the one with the lowest loss first. losses: a dict, name -> list with the loss of each
-    seed, of any length; it may hold names that are not predicted, and those do not count. A pair is clear if every
-    loss of one is below every loss of the other.
+    predicted: a list of names, the one with the lowest loss first. losses: a dict, name -> list
+    with the loss of each seed, of any length; it may hold names that are not predicted, and those
+    do not count. A pair is clear if every loss of one is below every loss of the other.
     """
     ### BEGIN SOLUTION
     wrong = clear = 0
@@ -523,10 +552,12 @@ for seeds in (2, 3, 4, 5):
 
 # %% exercise="13.3" points=3
 def permutation_test(a, b):
-    """The share of all ways to deal the losses in which the first group's mean is at most mean(a): a float.
+    """The share of all ways to deal the losses in which the first group's mean is at most mean(a):
+    a float.
 
-    a, b: lists of losses, of any lengths from 1 on; numbers may be equal. In each way to deal, len(a) of all the
-    losses form the first group and the rest the second; the given way is one of them.
+    a, b: lists of losses, of any lengths from 1 on; numbers may be equal. In each way to deal,
+    len(a) of all the losses form the first group and the rest the second; the given way is one of
+    them.
     """
     ### BEGIN SOLUTION
     from itertools import combinations
@@ -576,7 +607,8 @@ from scipy.stats import permutation_test as test_of_scipy
 
 
 def p_value(low, high):
-    """One-sided: the share of all ways to deal the numbers in which the mean of `low` comes out at least as low."""
+    """One-sided: the share of all ways to deal the numbers in which the mean of `low` comes out at
+    least as low."""
     def difference(a, b, axis=-1):
         return a.mean(axis=axis) - b.mean(axis=axis)
 
@@ -601,7 +633,8 @@ def told(one, other):
 for variant in ("Random", "Dense"):
     if min(len(lm.get(name, [])) for name in (variant, "Vanilla")) == 5:
         p = min(p_value(lm[variant], lm["Vanilla"]), p_value(lm["Vanilla"], lm[variant]))
-        print(f"{variant} against Vanilla, 5 + 5 runs: {told(lm[variant], lm['Vanilla'])}, p-value {p:.3f}")
+        print(f"{variant} against Vanilla, 5 + 5 runs: {told(lm[variant], lm['Vanilla'])}, "
+              f"p-value {p:.3f}")
     else:
         print(f"{variant} against Vanilla: the test needs five seeds of each, and waits for them")
 against_vanilla = {name: told(lm[name], lm.get("Vanilla", [])) for name in lm if name != "Vanilla"}
@@ -609,7 +642,8 @@ for name, verdict in against_vanilla.items():
     print(f"{name:>17}: {verdict}")
 
 # %%
-outcome = {name: against_vanilla.get(name, "not recorded yet") for name in ("Dense", "Random", "Fixed Random")}
+outcome = {name: against_vanilla.get(name, "not recorded yet")
+           for name in ("Dense", "Random", "Fixed Random")}
 below_all = counted["6-gram"][0] < min(lm.get("Vanilla", [math.inf]))
 outcome["counting five characters"] = "lower" if below_all else "not lower than every seed"
 compare_guess(my_guess, outcome)
@@ -626,7 +660,8 @@ print(f"{above} of {len(lm)} variants: every seed is worse than counting five ch
 # number; and who is below the counts of five characters, "yes" or "no".
 
 # %%
-my_gap = {"Vanilla minus Random": None, "Vanilla below counting": None, "Random below counting": None}
+my_gap = {"Vanilla minus Random": None, "Vanilla below counting": None,
+          "Random below counting": None}
 
 # %% fold=true
 # @title 5,000 steps
@@ -637,7 +672,8 @@ for name, numbers in sorted(last.items(), key=lambda row: mean(row[1])):
 print(f"  6-gram  {counted['6-gram'][0]:.3f}")
 for name in last:
     if name != "Vanilla":
-        print(f"{name} against Vanilla, {LONGER_STEPS:,} steps: {told(last[name], last['Vanilla'])}")
+        print(f"{name} against Vanilla, {LONGER_STEPS:,} steps: "
+              f"{told(last[name], last['Vanilla'])}")
 settled_now = [settled(run["curve"]) for run in longer if run["question"] == "final"]
 print(f"settled by rule 1: {sum(settled_now)} of {len(settled_now)} runs")
 say_what_is_missing("longer")
@@ -653,8 +689,10 @@ compare_guess(my_gap, {
 assert f"{gap_before:.2f}" == "0.13" and gap < gap_before / 2 and not any(settled_now)
 assert all(max(numbers) < counted["6-gram"][0] for numbers in last.values())
 assert told(last["Random"], last["Vanilla"]) == told(last["Dense"], last["Vanilla"]) == "lower"
-whole_runs = [run for run in nanogpt + longer if run["seed"] == 1 and run["settings"].get("steps") == 2000]
-for name, (chosen, best_whole) in {"Vanilla": (2e-3, 3e-3), "Dense": (1e-3, 2e-3), "Random": (2e-3, 2e-3)}.items():
+whole_runs = [run for run in nanogpt + longer if run["seed"] == 1
+              and run["settings"].get("steps") == 2000]
+for name, (chosen, best_whole) in {"Vanilla": (2e-3, 3e-3), "Dense": (1e-3, 2e-3),
+                                   "Random": (2e-3, 2e-3)}.items():
     of_rate = {run["settings"]["learning_rate"]: run["metrics"]["loss"]
                for run in whole_runs if run["variant"] == name}
     assert min(of_rate, key=of_rate.get) == best_whole
@@ -699,24 +737,29 @@ for variant in my_factors:
         and "r_weight_decay" not in run["settings"]
     }
 of_vanilla, of_dense = (
-    [run["metrics"]["loss"] for run in nanogpt if (run["question"], run["variant"]) == ("tuning", variant)]
+    [run["metrics"]["loss"] for run in nanogpt
+     if (run["question"], run["variant"]) == ("tuning", variant)]
     for variant in ("Vanilla", "Dense")
 )
 print(f"{'factor':>46}" + "".join(f"{factor:>8}" for factor in factors))
 for name, table in {"tuning, 667 steps": of_tuning, "first version, 800 steps": of_first}.items():
     for variant, losses in table.items():
-        shown = "".join(f"{losses[factor]:8.3f}" if factor in losses else f"{'-':>8}" for factor in factors)
+        shown = "".join(f"{losses[factor]:8.3f}" if factor in losses else f"{'-':>8}"
+                        for factor in factors)
         print(f"{name:>26}, {variant:>18}{shown}")
-print(f"{'tuning, 667 steps':>26}, {'Vanilla':>18}{min(of_vanilla):8.3f} at its best rate; it has no table")
+print(f"{'tuning, 667 steps':>26}, {'Vanilla':>18}{min(of_vanilla):8.3f} at its best rate; "
+      "it has no table")
 
 # %% fold=true
 # @title The same as a figure
 fig, axes = plt.subplots(figsize=plots.SIZE, layout="constrained")
-lines = {f"{variant}, {name}": losses for name, table in {"tuning": of_tuning, "first version": of_first}.items()
+lines = {f"{variant}, {name}": losses
+         for name, table in {"tuning": of_tuning, "first version": of_first}.items()
          for variant, losses in table.items()}
 for number, (name, losses) in enumerate(lines.items()):
     known = sorted(losses.items())
-    axes.plot(*zip(*known, strict=True), label=name, color=plots.COLOURS[number], linestyle=plots.LINES[number],
+    axes.plot(*zip(*known, strict=True), label=name, color=plots.COLOURS[number],
+              linestyle=plots.LINES[number],
               marker=plots.MARKERS[number])
 axes.axhline(min(of_vanilla), color="grey", linewidth=1)
 axes.text(1, min(of_vanilla), "Vanilla, tuning", va="bottom", fontsize=8)
@@ -727,12 +770,15 @@ axes.set_ylabel("loss (nats per token)")
 axes.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
 plots.show(
     fig,
-    "loss against the factor on the learning rate of the tables, one seed each. A level line is Vanilla in the tuning. "
+    "loss against the factor on the learning rate of the tables, one seed each. "
+    "A level line is Vanilla in the tuning. "
     "Both lines of Random fall all the way, "
-    "to 100 in the tuning and to 30 in the first version. Factorized Random is lowest at 10 in the tuning and rises "
+    "to 100 in the tuning and to 30 in the first version. Factorized Random is lowest at 10 in the "
+    "tuning and rises "
     "steeply to 100; in the first version it falls up to 30, the largest tried.",
 )
-compare_guess(my_factors, {variant: int(min(losses, key=losses.get)) for variant, losses in of_tuning.items()})
+compare_guess(my_factors, {variant: int(min(losses, key=losses.get))
+                           for variant, losses in of_tuning.items()})
 
 # %% fold=true
 # @title Guard: the sentences below hold in the record
@@ -741,7 +787,8 @@ for losses in (of_tuning["Random"], of_first["Random"]):
     assert in_order == sorted(in_order, reverse=True)
 assert min(of_tuning["Factorized Random"], key=of_tuning["Factorized Random"].get) == 10
 assert max(of_tuning["Random"].values()) < min(of_vanilla)
-random_is_ahead = {f: of_tuning["Random"][f] < of_tuning["Factorized Random"][f] for f in (3, 10, 30, 100)}
+random_is_ahead = {f: of_tuning["Random"][f] < of_tuning["Factorized Random"][f]
+                   for f in (3, 10, 30, 100)}
 assert random_is_ahead == {3: False, 10: False, 30: True, 100: True}
 assert of_tuning["Factorized Random"][100] > max(of_vanilla + of_dense) and 2.1 < min(of_dense)
 assert min(of_tuning["Factorized Random"].values()) < min(of_vanilla + of_dense)
@@ -760,12 +807,15 @@ assert min(of_tuning["Factorized Random"].values()) < min(of_vanilla + of_dense)
 
 # %% fold=true
 # @title Sharp or uniform? The weights before and after training
-with_maps = {run["variant"]: run for run in nanogpt if run["question"] == "final" and "histograms" in run}
+with_maps = {run["variant"]: run for run in nanogpt if run["question"] == "final"
+             and "histograms" in run}
 print(f"{'share of the weights, all layers':>34}   to 0.0001   0.01 to 0.04   above 0.63")
 for variant, run in with_maps.items():
     for when, entry in {"at the start": "histograms_at_start", "trained": "histograms"}.items():
-        shares = [mean(of_bin) for of_bin in zip(*run[entry]["self"], strict=True)]  # bins end at 10 ** (-4 + n / 5)
-        print(f"{variant:>20}, {when:>12}{shares[0]:12.2f}{sum(shares[11:14]):15.2f}{shares[20]:13.3f}")
+        # bins end at 10 ** (-4 + n / 5)
+        shares = [mean(of_bin) for of_bin in zip(*run[entry]["self"], strict=True)]
+        print(f"{variant:>20}, "
+              f"{when:>12}{shares[0]:12.2f}{sum(shares[11:14]):15.2f}{shares[20]:13.3f}")
 for variant, more_than_half in {"Vanilla": True, "Random": True, "Dense": False}.items():
     for shares in with_maps[variant]["histograms"]["self"]:
         assert (shares[0] > 0.5) == more_than_half and (more_than_half or shares[0] < 0.15)
@@ -789,10 +839,12 @@ for variant, more_than_half in {"Vanilla": True, "Random": True, "Dense": False}
 
 # %% exercise="13.4" points=2
 def needed_factor(start, weight, keys, learning_rate, factors):
-    """The smallest factor on the learning rate of R that is enough: a float; 0.0 if nothing has to move up.
+    """The smallest factor on the learning rate of R that is enough: a float; 0.0 if nothing has to
+    move up.
 
-    start, weight: the weight of one key before and after, each between 0 and 1, the ends excluded. keys: their number,
-    from 2 on. learning_rate: the peak, of all other parameters. factors: the schedule, a number from 0 to 1 a step.
+    start, weight: the weight of one key before and after, each between 0 and 1, the ends excluded.
+    keys: their number, from 2 on. learning_rate: the peak, of all other parameters. factors: the
+    schedule, a number from 0 to 1 a step.
     """
     ### BEGIN SOLUTION
     def gap(w):
@@ -853,7 +905,8 @@ check("13.4", needed_factor_by_halving)
 
 # %% fold=true
 # @title The bound for each factor
-training, keys = NANOGPT["language model"]["settings"], NANOGPT["language model"]["model"]["max_length"]
+setting = NANOGPT["language model"]
+training, keys = setting["settings"], setting["model"]["max_length"]
 rates = [schedule(step, 33, 667, training["final_learning_rate"]) for step in range(667)]
 for factor in factors:
     gap = 2 * factor * 0.002 * sum(rates)
@@ -874,7 +927,8 @@ old_grammar = {run["variant"]: [] for run in first}
 for run in first:
     if run["task"] == "translation, grammar":
         old_grammar[run["variant"]].append(run)
-exact = {name: [run["metrics"]["exact_match"] for run in runs] for name, runs in old_grammar.items()}
+exact = {name: [run["metrics"]["exact_match"] for run in runs]
+         for name, runs in old_grammar.items()}
 for name, numbers in exact.items():
     print(f"{name:>17}  {summary(numbers)}")
 
@@ -887,7 +941,8 @@ for name, numbers in exact.items():
 # %% fold=true
 # @title The grammar, by the rules
 def compare_tasks(name, *metrics, digits=3):
-    """The final runs of a suite beside its baseline, what rule 4 says of them, and what is missing."""
+    """The final runs of a suite beside its baseline, what rule 4 says of them, and what is
+    missing."""
     runs = read(name)
     for metric in metrics:
         found, baseline = final(runs, metric), final(runs, metric, "baseline")
@@ -896,7 +951,8 @@ def compare_tasks(name, *metrics, digits=3):
         for variant, numbers in found.items():
             verdict = told(numbers, found.get("Vanilla", [])) if variant != "Vanilla" else ""
             print(f"{variant:>17}  {metric} {summary(numbers, digits)}  {verdict}")
-    of_vanilla = [run["curve"] for run in runs if (run["question"], run["variant"]) == ("final", "Vanilla")]
+    of_vanilla = [run["curve"] for run in runs
+                  if (run["question"], run["variant"]) == ("final", "Vanilla")]
     if of_vanilla:
         print(f"Vanilla has settled in {sum(map(settled, of_vanilla))} of {len(of_vanilla)} seeds")
     say_what_is_missing(name)
@@ -904,7 +960,8 @@ def compare_tasks(name, *metrics, digits=3):
 
 compare_tasks("grammar", "exact_match")
 with_dot, without = (
-    [max(numbers) if "Vanilla" not in name else min(numbers) for name, numbers in exact.items() if wanted(name)]
+    [max(numbers) if "Vanilla" not in name else min(numbers) for name, numbers in exact.items()
+     if wanted(name)]
     for wanted in (lambda name: "Vanilla" in name, lambda name: "Vanilla" not in name)
 )
 assert min(with_dot) > max(without)
@@ -941,9 +998,11 @@ def phenomena_table(runs_of):
     vanilla, random = by_phenomenon(runs_of["Vanilla"]), by_phenomenon(runs_of["Random"])
     kept = {name: random[name] / vanilla[name] for name in vanilla}
     for name in sorted(kept, key=kept.get):
-        print(f"{name:>16}  Vanilla {vanilla[name]:.2f}  Random {random[name]:.2f}  kept {kept[name]:.2f}")
+        print(f"{name:>16}  Vanilla {vanilla[name]:.2f}  Random {random[name]:.2f}  kept "
+              f"{kept[name]:.2f}")
     for variant in ("Vanilla", "Random"):
-        good, of = map(sum, zip(*(run["metrics"]["unseen"] for run in runs_of[variant]), strict=True))
+        good, of = map(sum, zip(*(run["metrics"]["unseen"] for run in runs_of[variant]),
+                                strict=True))
         print(f"{variant}, combinations never seen in training: {good / of:.2f}")
     return kept
 
@@ -957,10 +1016,12 @@ compare_guess(my_phenomenon, {"largest loss": min(kept, key=kept.get)})
 order = sorted(kept, key=kept.get)
 assert order[:2] == ["question", "verb final"] and 0 < kept["all"] - kept["noun subject"] < 0.02
 assert set(order) - {"all"} == {
-    "accusative", "adjective", "dative", "modal verb", "negation", "noun subject", "plural", "pronoun subject",
+    "accusative", "adjective", "dative", "modal verb", "negation", "noun subject", "plural",
+    "pronoun subject",
     "question", "separable verb", "verb final", "verb second",
 }
-now = {name: [run for run in read("grammar") if (run["question"], run["variant"]) == ("final", name)]
+now = {name: [run for run in read("grammar")
+              if (run["question"], run["variant"]) == ("final", name)]
        for name in ("Vanilla", "Random")}
 if min(map(len, now.values())) >= 3:
     print("4,200 steps,", min(map(len, now.values())), "seeds or more")
@@ -982,7 +1043,8 @@ compare_tasks("tatoeba", "bleu", digits=1)
 cross = final(read("tatoeba"), "bleu", "cross-attention").get("Random", [])
 kept_vanilla = final(read("tatoeba"), "bleu").get("Random", [])
 if cross:
-    print(f"Random in cross-attention too: BLEU {summary(cross, 1)}, {told(cross, kept_vanilla)} beside Random")
+    print(f"Random in cross-attention too: BLEU {summary(cross, 1)}, "
+          f"{told(cross, kept_vanilla)} beside Random")
 print("dialogues: perplexity, smaller is better; BLEU-4, larger is better")
 compare_tasks("dialogue", "perplexity", "bleu_4", digits=2)
 
@@ -994,11 +1056,13 @@ compare_tasks("dialogue", "perplexity", "bleu_4", digits=2)
 # @title Definitions and pairs of definitions
 definitions = glosses()
 counting_words = tfidf_logistic_regression(definitions["train"], definitions["test"])
-right, pairs = ([run for run in first if run["task"] == task] for task in ("classification", "sentence pairs"))
+right, pairs = ([run for run in first if run["task"] == task]
+                for task in ("classification", "sentence pairs"))
 best = max(run["metrics"]["accuracy"] for run in right)
 print(f"definitions: best of {len(right)} runs {best:.3f}, counting words {counting_words:.3f}")
 unsure = sum(run["metrics"]["loss"] > math.log(2) for run in pairs)
-print(f"pairs: accuracy {mean(run['metrics']['accuracy'] for run in pairs):.3f} in the mean of {len(pairs)} runs,")
+print(f"pairs: accuracy {mean(run['metrics']['accuracy'] for run in pairs):.3f} in the mean of "
+      f"{len(pairs)} runs,")
 print(f"   and {unsure} of them have a loss above a coin's {math.log(2):.3f}")
 assert best < counting_words
 
@@ -1020,13 +1084,16 @@ for name in ("speed-h200", "speed-cpu"):
     rows = {row["score"]: row for row in record["train"]}
     fused = rows["dot_product"]
     cost[name] = {
-        score: (row["faster_than_sdpa"], row["peak_bytes"] / fused["peak_bytes"]) for score, row in rows.items()
+        score: (row["faster_than_sdpa"], row["peak_bytes"] / fused["peak_bytes"])
+        for score, row in rows.items()
     }
     sizes = record["sizes"]["train"]
-    print(f"{record['card']}: {sizes['layer']} layers, d_model {sizes['d_model']}, length {sizes['length']}")
+    print(f"{record['card']}: {sizes['layer']} layers, d_model {sizes['d_model']}, "
+          f"length {sizes['length']}")
     for score, (speed, memory) in cost[name].items():
         print(f"   {score:>22}  speed x{speed:.2f}, peak memory x{memory:.2f}")
-    missing = [entry.removeprefix("train ") for entry in record["skipped"] if entry.startswith("train ")]
+    missing = [entry.removeprefix("train ") for entry in record["skipped"]
+               if entry.startswith("train ")]
     if missing:
         print(f"   not measured: {', '.join(missing)}")
 
@@ -1040,12 +1107,15 @@ for name in ("speed-h200", "speed-cpu"):
 # loss from the Transformer's, beside ours:
 
 # %%
-lm1b = {"Vanilla": 38.21, "Dense": 40.88, "Random": 40.60, "Fixed Random": 50.52, "Factorized Dense": 41.20,
-        "Factorized Random": 42.40, "Random + Vanilla": 40.05, "Dense + Vanilla": 37.27, "Random + Dense": 42.35}
+lm1b = {"Vanilla": 38.21, "Dense": 40.88, "Random": 40.60, "Fixed Random": 50.52,
+        "Factorized Dense": 41.20,
+        "Factorized Random": 42.40, "Random + Vanilla": 40.05, "Dense + Vanilla": 37.27,
+        "Random + Dense": 42.35}
 print(f"{'':>17}   paper    here  by rule 4")
 for variant, perplexity in lm1b.items():
     in_paper = math.log(perplexity / lm1b["Vanilla"])
-    here = f"{mean(lm[variant]) - mean(lm['Vanilla']):+7.3f}" if variant in lm and "Vanilla" in lm else "      -"
+    both = variant in lm and "Vanilla" in lm
+    here = f"{mean(lm[variant]) - mean(lm['Vanilla']):+7.3f}" if both else "      -"
     print(f"{variant:>17}  {in_paper:+.3f} {here}  {against_vanilla.get(variant, '')}")
 
 # %% [markdown]
@@ -1065,8 +1135,10 @@ for variant, perplexity in lm1b.items():
 # The largest disagreement of the first version was Fixed Random:
 
 # %%
-old_bleu = {name: mean(run["metrics"]["bleu"] for run in old_grammar[name]) for name in ("Fixed Random", "Vanilla")}
-print(f"Fixed Random keeps {old_bleu['Fixed Random'] / old_bleu['Vanilla']:.0%} of Vanilla's BLEU: grammar, 700 steps")
+old_bleu = {name: mean(run["metrics"]["bleu"] for run in old_grammar[name])
+            for name in ("Fixed Random", "Vanilla")}
+print(f"Fixed Random keeps {old_bleu['Fixed Random'] / old_bleu['Vanilla']:.0%} of Vanilla's BLEU: "
+      "grammar, 700 steps")
 bleu = final(read("grammar"), "bleu")
 if {"Fixed Random", "Vanilla"} <= bleu.keys():
     print(f"and {mean(bleu['Fixed Random']) / mean(bleu['Vanilla']):.0%} after 4,200 steps")
@@ -1096,14 +1168,17 @@ if {"Fixed Random", "Vanilla"} <= bleu.keys():
 # %% fold=true
 # @title The table: quality, steps, parameters, cost, what it cannot do
 parameters = {run["variant"]: run["parameters"] for run in nanogpt if "parameters" in run}
-print(f"{'':>17}  {'test loss':>14}  seeds  {'to 3-gram':>12}  params  {'speed, memory':>14}  finds a match")
+print(f"{'':>17}  {'test loss':>14}  seeds  {'to 3-gram':>12}  params  {'speed, memory':>14} "
+      " finds a match")
 for variant, numbers in lm.items():
     score = VARIANTS[variant]
     reached = of_all_seeds([steps_to(curve, references["3-gram"]) for curve in plain[variant]])
     ratio = parameters[variant] / parameters["Vanilla"]
-    speed = "x{:.2f}, x{:.2f}".format(*cost["speed-h200"][score]) if score in cost["speed-h200"] else "not measured"
+    on_card = cost["speed-h200"]
+    speed = "x{:.2f}, x{:.2f}".format(*on_card[score]) if score in on_card else "not measured"
     verdict, match = against_vanilla.get(variant, "-"), "yes" if "dot_product" in score else "no"
-    print(f"{variant:>17}  {verdict:>14}  {len(numbers):5}  {reached:>12}  x{ratio:.2f}   {speed:>14}  {match}")
+    print(f"{variant:>17}  {verdict:>14}  {len(numbers):5}  {reached:>12}  x{ratio:.2f}   "
+          f"{speed:>14}  {match}")
 
 # %% [markdown]
 # *Finds a match* is chapter 08: can one layer look up which earlier token equals this one? A loss per character does
@@ -1147,7 +1222,8 @@ for speeds in ({score: speed for score, (speed, _) in cost[name].items()} for na
 # %%
 larger = GPU["language model"]
 sizes, training = larger["model"], larger["settings"]
-print(f"{sizes['layer']} layers, {sizes['head']} heads, d_model {sizes['d_model']}, length {sizes['max_length']},")
+print(f"{sizes['layer']} layers, {sizes['head']} heads, d_model {sizes['d_model']}, "
+      f"length {sizes['max_length']},")
 print(f"{training['steps']} steps of {training['batch']} windows, dropout {sizes['dropout']}")
 
 # %% [markdown]
@@ -1162,11 +1238,14 @@ print(f"{training['steps']} steps of {training['batch']} windows, dropout {sizes
 
 # %% exercise="13.5" points=1
 def lying_table(losses, loser):
-    """One learning rate and a list of seeds, the same for all, at which `loser` has the lowest mean loss: a tuple.
+    """One learning rate and a list of seeds, the same for all, at which `loser` has the lowest mean
+    loss: a tuple.
 
-    losses: {variant: {rate: [the loss of seed 0, of seed 1, ...]}}, with the same rates and numbers of seeds for all.
+    losses: {variant: {rate: [the loss of seed 0, of seed 1, ...]}}, with the same rates and numbers
+    of seeds for all.
     loser: a name of losses. There is such a choice; several may do.
-    Returns (rate, seeds): a rate of losses, and a list of at least two different seeds, whole numbers.
+    Returns (rate, seeds): a rate of losses, and a list of at least two different seeds, whole
+    numbers.
     """
     ### BEGIN SOLUTION
     from itertools import combinations
@@ -1199,7 +1278,8 @@ def lying_table_by_lead(losses, loser):
 
     rates = losses[loser]
     number = len(next(iter(rates.values())))
-    sets = [list(seeds) for size in range(2, number + 1) for seeds in combinations(range(number), size)]
+    sets = [list(seeds) for size in range(2, number + 1)
+            for seeds in combinations(range(number), size)]
     return max(((rate, seeds) for rate in rates for seeds in sets), key=lead)
 
 

@@ -264,6 +264,13 @@ def rule_short_cells(notebook, name):
     return problems
 
 
+def rule_short_lines(notebook, name):
+    """What a reader sees of a code cell needs no scrolling sideways: at most 100 characters a line."""
+    seen = [cell for cell in code_cells(notebook) if "jupyter" not in cell.metadata]
+    longest = [(cell, max(map(len, cell.source.splitlines()), default=0)) for cell in seen]
+    return [say(cell, f"a line has {most} characters, more than 100") for cell, most in longest if most > 100]
+
+
 def rule_varies(notebook, name):
     """nbval ignores an output only where the cell's first line says why."""
     problems = []

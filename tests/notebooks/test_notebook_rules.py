@@ -80,6 +80,7 @@ RIGHT = {
     ],
     "rule_no_semicolon": [notebook(code("x = 'a; b'  # one; two"))],
     "rule_short_cells": [notebook(code("x = 1\n\n" * 30))],
+    "rule_short_lines": [notebook(code("x" * 100 + "\nx")), notebook(code("x" * 101, jupyter={"source_hidden": True}))],
     "rule_varies": [
         notebook(code("# Output varies: times differ between machines.\nt", tags=["nbval-ignore-output"])),
     ],
@@ -182,6 +183,7 @@ WRONG = {
     ],
     "rule_no_semicolon": [notebook(code("plt.plot(x);")), notebook(code("a = 1; b = 2\na"))],
     "rule_short_cells": [notebook(code("x = 1\n" * 31))],
+    "rule_short_lines": [notebook(code("x\n" + "x" * 101))],
     "rule_varies": [
         notebook(code("seconds", tags=["nbval-ignore-output"])),
         notebook(code("# NBVAL_IGNORE_OUTPUT\nseconds")),
