@@ -14,8 +14,8 @@ MAY_IMPORT = {
     "text": {"subject", "text"},
     "checks": {"subject", "checks"},
     "sparse": {"subject", "sparse"},
-    "lab": {"subject", "text", "lab"},
-    "tools": {"subject", "text", "checks", "lab", "tools"},
+    "lab": {"subject", "text", "sparse", "lab"},
+    "tools": {"subject", "text", "checks", "sparse", "lab", "tools"},
 }
 
 

@@ -67,6 +67,8 @@ CARD_EXAMPLES = """examples:
   does it run? A rehearsal that also a CPU can do:
     python -m synth_lib.lab card --tiny --out runs/rehearsal"""
 
+BENCHES = (*bench.SHARES, "neighbours", "compile", "all")
+
 # The options of `train`, {group: {name: (default, help)}}; of each, its type is that of the default.
 TRAIN_OPTIONS = {
     "the model": {
@@ -168,7 +170,7 @@ def _parsers():
         many.add_argument("--workers", type=int, metavar="int", help="runs side by side, one thread each (default: 1)")
 
     speed = add_command("bench", "check and time the fast form of each S", bench.__doc__, BENCH_EXAMPLES)
-    speed.add_argument("name", help=f"what to do: {', '.join([*bench.SHARES, 'compile', 'all'])}")
+    speed.add_argument("name", help=f"what to do: {', '.join(BENCHES)}")
     speed.add_argument("--device", metavar="str", help="cpu or cuda (default: cuda, if there is one)")
     speed.add_argument("--minutes", type=float, metavar="float", help="start nothing new after so long (default: 5)")
     speed.add_argument("--out", type=Path, metavar="file", help="the JSON file to write (default: none)")
@@ -298,8 +300,8 @@ def _probes(options):
 
 def _bench(options):
     name, only, out = options["name"], options.get("only"), options.get("out")
-    if name not in (*bench.SHARES, "compile", "all"):
-        raise ValueError(f"the suite must be one of {', '.join([*bench.SHARES, 'compile', 'all'])}, not {name!r}")
+    if name not in BENCHES:
+        raise ValueError(f"the suite must be one of {', '.join(BENCHES)}, not {name!r}")
     unused = {"check": ("rounds", "tiny"), "decode": ("rounds",), "compile": ("rounds",)}.get(name, ())
     for option in unused:
         if option in options:

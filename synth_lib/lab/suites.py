@@ -1,4 +1,4 @@
-"""The experiments of chapter 13: which runs there are.
+"""The experiments of chapters 10 and 13: which runs there are.
 
     python -m synth_lib.lab suite live --out runs/live.jsonl --workers 2
 
@@ -116,6 +116,50 @@ DIALOGUE = {
 }  # fmt: skip
 
 
+def in_a_race(length, kept=32):
+    """The variants of chapter 10 at this length: what makes S, and the pattern of each layer, as plain values.
+
+    Each query keeps `kept` keys at most; strided, whose stride is about sqrt(length), a few less in each half of its
+    heads, and together about as many.
+    """
+    dot, random = {"score": "dot_product"}, {"score": "random"}
+    window = {"pattern": {"kind": "window", "size": kept}}
+    return {
+        "full": dot,
+        "window": dot | window,
+        "strided": dot | {"pattern": {"kind": "strided", "stride": 16}},
+        "hashed": dot | {"pattern": {"kind": "hashed", "hashes": 8, "keep": kept}},
+        "routed": dot | {"pattern": {"kind": "routed", "clusters": length // kept, "keep": kept}},
+        "Random": random,
+        "Random in a window": random | window,
+    }
+
+
+# The race of chapter 10, half an hour of one core in all: small models, and short trainings. Look-ups are learned in a
+# jump, which a shorter training does not reach: so they are tuned with all steps.
+NEIGHBOURS = {
+    "far look-up": {
+        "data": {"vocab": 10, "sentences": 32},
+        "model": {"d_model": 64, "head": 2, "layer": 2, "max_length": 256},
+        "settings": {
+            "steps": 400, "batch": 6, "warmup": 20, "learning_rate": 2.5e-3, "beta2": 0.99, "evaluate_every": 40,
+            "precision": "float32",
+        },
+        "variants": in_a_race(256),
+    },
+    "language model": {
+        "data": {"tokens": "characters", "corpus": "tinyshakespeare", "windows": 128, "curve_windows": 32},
+        "model": {"d_model": 64, "head": 2, "layer": 2, "max_length": 128},
+        "settings": {
+            "steps": 400, "batch": 6, "warmup": 20, "learning_rate": 3e-3, "beta2": 0.99, "evaluate_every": 40,
+            "precision": "float32",
+        },
+        "variants": in_a_race(128),
+    },
+}  # fmt: skip
+NEIGHBOURS_GRID = ((1, 2), ())  # rates, and no factors but the default
+
+
 # --- The suites ---
 
 
@@ -216,9 +260,27 @@ def dialogue():
     return Suite(description, DIALOGUE, [experiment("dialogue", COPY, question="baseline")], stages)
 
 
+def neighbours():
+    """The far look-up first, tuned and done; then the characters."""
+    baselines = {
+        "far look-up": ("guess", "counting"),
+        "language model": [f"{order}-gram" for order in range(1, 7)],
+    }
+    stages = []
+    for task, share in (("far look-up", 1), ("language model", 3)):
+        settings = NEIGHBOURS[task]
+        scores = {variant: made["score"] for variant, made in settings["variants"].items()}
+        seeds = dict.fromkeys(scores, 3)
+        *its_stages, _ = tuned_stages(task, settings, scores, seeds, grid=NEIGHBOURS_GRID, share=share)
+        stages += its_stages
+    description = "chapter 10's race of patterns, far look-ups and characters, equally tuned: half an hour on one core"
+    runs = [experiment(task, name, question="baseline") for task, names in baselines.items() for name in names]
+    return Suite(description, NEIGHBOURS, runs, tuple(stages))
+
+
 SUITES = {
     "tiny": tiny, "live": live, "nanogpt": nanogpt, "longer": longer, "grammar": grammar, "tatoeba": tatoeba,
-    "dialogue": dialogue, "gpu": gpu,
+    "dialogue": dialogue, "neighbours": neighbours, "gpu": gpu,
 }  # fmt: skip
 
 
@@ -254,8 +316,12 @@ def _in_groups(tasks, groups):
 
 
 def settings_of(run, task_settings):
-    """What a run is trained with: (arguments of the model, Settings). task_settings: its entry in Suite.tasks."""
-    sizes = task_settings["model"] | {"score": VARIANTS.get(run["variant"], "dot_product")}
+    """What a run is trained with: (arguments of the model, Settings). task_settings: its entry in Suite.tasks.
+
+    Where the task has "variants" of its own, "pattern" is among the arguments: what `neighbours.set_patterns` gets.
+    """
+    made = task_settings.get("variants", {}).get(run["variant"])
+    sizes = task_settings["model"] | (made or {"score": VARIANTS.get(run["variant"], "dot_product")})
     if run["variant"] == WIDER:
         sizes["d_model"] = task_settings["wider"]
     settings = task_settings["settings"] | run["settings"] | {"seed": run["seed"]}

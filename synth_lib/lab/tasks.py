@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from synth_lib.attention import Attention
+from synth_lib.lab.neighbours import LookUpTask, rows_in_keys, set_patterns
 from synth_lib.lab.suites import WITH_MAPS, settings_of
 from synth_lib.lab.train import autocast_on, evaluating, mean_loss, next_token_loss, train
 from synth_lib.models import Classifier, EncoderDecoder, LanguageModel
@@ -29,9 +30,12 @@ def make_task(name, device, **options):
     baseline(name) -> the same of what needs no attention, where a task has one.
     record_maps(model) -> (histograms, small maps) of its attention weights; None where a task has none.
     samples(model) -> a few of its texts, where a task has them.
+    maps(model) -> its attention weights on a few texts; reach(model) -> see LookUpTask: for the race of chapter 10.
     """
     if name == "language model":
         return LanguageModelTask(device, **options)
+    if name == "far look-up":
+        return LookUpTask(device, **options)
     if name.startswith("translation"):
         return TranslationTask(device, **options)
     if name == "dialogue":
@@ -91,9 +95,12 @@ class LanguageModelTask:
             losses[name] = round(ngram_loss(self.text.cpu(), *windows, order, self.tokenizer.vocab), 5)
         return losses
 
+    def maps(self, model):
+        return model.attention_maps(self.windows["valid"][0][:8])
+
     def record_maps(self, model):
         inputs, _ = self.windows["valid"]
-        maps = model.attention_maps(inputs[:8])
+        maps = self.maps(model)
         first, *_, final = model.attention_maps(inputs[:1, :24])
         names = [self.tokenizer.decode([token]) for token in inputs[0, :24].tolist()]
         return {"self": [histogram(_last_rows(layer)) for layer in maps]}, {
@@ -345,7 +352,7 @@ def run_experiment(run, task_settings, device):
     """
     sizes, settings = settings_of(run, task_settings)
     options = task_settings["data"]
-    if run["task"] == "language model":
+    if run["task"] in ("language model", "far look-up"):
         options = options | {"length": sizes["max_length"]}
     task = make_task(run["task"], device, **options)
     started = time.perf_counter()
@@ -356,17 +363,24 @@ def run_experiment(run, task_settings, device):
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     torch.manual_seed(settings.seed)
-    model = task.build(**sizes).to(device)
+    pattern = sizes.pop("pattern", None)
+    model = task.build(**sizes)
+    if pattern:
+        set_patterns(model, **pattern)
+    model.to(device)
     for layer in model.modules():
         if isinstance(layer, Attention):
             layer.always_plain = True  # what is compared is each S in plain code; chapter 11 has its fast kernels
     scores = [module.score for module in model.modules() if type(module) is Attention]
     result = run | {"parameters": _parameters(model), "parameters_of_S": sum(map(_parameters, scores))}
     first = (run["question"], run["seed"]) in (("order", 0), ("final", 1))
-    with_maps = task.record_maps and first and run["variant"] in WITH_MAPS
+    in_race = "variants" in task_settings and run["question"] == "final"
+    with_maps = task.record_maps and first and run["variant"] in WITH_MAPS and not in_race
     measured = partial(_measured, model, autocast_on(device, settings.precision))
     if with_maps:
         result["histograms_at_start"], _ = measured(task.record_maps)
+    if in_race and hasattr(task, "reach"):
+        result["reach_at_start"] = measured(task.reach)
     get_batch, tokens_of_step = task.batches(settings.batch), {}
 
     def get_counted_batch(generator, step):
@@ -400,6 +414,10 @@ def run_experiment(run, task_settings, device):
     }
     if first and hasattr(task, "samples"):
         result["samples"] = measured(task.samples)
+    if in_race:
+        result["keys_holding_90_percent"] = rows_in_keys(measured(task.maps))
+    if in_race and hasattr(task, "reach"):
+        result["reach"] = measured(task.reach)
     if with_maps:
         result["histograms"], result["maps"] = measured(task.record_maps)
     return result | {

@@ -23,16 +23,16 @@ FACTOR, FACTORS = 10.0, (3.0, 30.0, 100.0)  # of the first sweep, and those that
 TUNING_SEED = 0  # the final seeds begin at 1
 
 
-def tuned_stages(task_name, task_settings, scores, seeds):
+def tuned_stages(task_name, task_settings, scores, seeds, *, grid=(RATES, FACTORS), share=3):
     """The stages of a Suite, functions of the recorded runs that give runs: two sweeps, "final", and "choice".
 
     scores: {variant: its score}. seeds: {variant: number of final runs}. The variants with most seeds come first, a
     seed of each in turn; a variant whose tuning runs are not all recorded waits. "choice" has the rates that were not
-    chosen.
+    chosen. grid: its rates and the factors of the second sweep. share: a tuning run has one of so many steps.
     """
-    settings = task_settings["settings"]
+    settings, (grid_rates, grid_factors) = task_settings["settings"], grid
     whole = {"steps": settings["steps"], "warmup": settings["warmup"]}
-    third = {name: round(number / 3) for name, number in whole.items()}
+    shorter = {name: round(number / share) for name, number in whole.items()}
     with_tables = [variant for variant, score in scores.items() if has_tables(score)]
 
     def run(question, variant, seed, rate, factor, steps):
@@ -42,14 +42,14 @@ def tuned_stages(task_name, task_settings, scores, seeds):
         }  # fmt: skip
 
     def rate_runs(variant):
-        rates = [number * settings["learning_rate"] for number in RATES]
-        return [run("tuning", variant, TUNING_SEED, rate, FACTOR, third) for rate in rates]
+        rates = [number * settings["learning_rate"] for number in grid_rates]
+        return [run("tuning", variant, TUNING_SEED, rate, FACTOR, shorter) for rate in rates]
 
     def factor_runs(variant, recorded):
         best = best_settings(rate_runs(variant), recorded)
         if variant not in with_tables or best is None:
             return []
-        return [run("tuning", variant, TUNING_SEED, best["learning_rate"], factor, third) for factor in FACTORS]
+        return [run("tuning", variant, TUNING_SEED, best["learning_rate"], factor, shorter) for factor in grid_factors]
 
     def choices(recorded):
         """{variant: (rate, factor)} of the variants whose tuning is done, those with most seeds first."""
@@ -77,7 +77,7 @@ def tuned_stages(task_name, task_settings, scores, seeds):
         return [
             run("choice", variant, 1, number * settings["learning_rate"], factor, whole)
             for variant, (rate, factor) in chosen.items()
-            for number in RATES
+            for number in grid_rates
             if seeds[variant] == most and number * settings["learning_rate"] != rate
         ]
 

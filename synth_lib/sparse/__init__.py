@@ -4,5 +4,6 @@
     layer.pattern = Hashed(d_head, head)      # from content: the keys whose hashes agree with the query's
     layer.pattern = Routed(d_head, head, 8)   # from content: the keys of the query's cluster
 
-They work with every S. `groups.attend(layer, x)` computes the same y for the chosen keys alone.
+They work with every S. `groups.attend(layer, x)` computes the same y for the chosen keys alone, and `flex.attend` by
+torch's FlexAttention, for a card.
 """

@@ -38,18 +38,21 @@ class Pattern(nn.Module):
 
 
 class Places(Pattern):
-    """A pattern that reads places alone: the same for every sentence. A subclass has `reach`.
+    """A pattern that reads places alone: the same for every sentence. A subclass has `sets`.
 
     Places count from 0, the first token of the row, padding on the left included, as for R.
     """
 
-    def reach(self, query, key, head):
-        """Whether key j is one that query i reaches: bool "head|1 query key".
+    def sets(self, query, key):
+        """Whether key j is one that query i reaches, in the near heads and in the far ones: (bool, bool or None).
 
-        query: places, "query 1"; key: places, "1 key". head: how many heads there are; half of them may do one thing
-        and half another.
+        query, key: places that broadcast. None: the far heads do as the near ones.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no reach(): a pattern of places needs it")
+        raise NotImplementedError(f"{type(self).__name__} has no sets(): a pattern of places needs it")
+
+    def reach(self, query, key, head):
+        """The sets of all heads: bool "head|1 query key". query: "query 1"; key: "1 key". head: how many there are."""
+        return halves(*self.sets(query, key), head)
 
     def mask(self, length, head=1, device=None):
         """The whole pattern, to look at or to give to a layer as its mask: bool "1 head|1 query key"."""
@@ -80,8 +83,8 @@ class Window(Places):
         check_whole_number("size", size)
         self.size = size
 
-    def reach(self, query, key, head):
-        return ((query - key).abs() < self.size)[None]
+    def sets(self, query, key):
+        return (query - key).abs() < self.size, None
 
 
 class Strided(Places):
@@ -99,10 +102,9 @@ class Strided(Places):
         check_whole_number("stride", stride)
         self.stride = stride
 
-    def reach(self, query, key, head):
+    def sets(self, query, key):
         back = query - key
-        near, far = back <= self.stride, back % self.stride == 0
-        return halves(near, far, head) & (back >= 0)
+        return (back >= 0) & (back <= self.stride), (back >= 0) & (back % self.stride == 0)
 
 
 class Fixed(Places):
@@ -123,14 +125,16 @@ class Fixed(Places):
             raise ValueError(f"ends is {ends}, but a block has stride = {stride} places")
         self.stride, self.ends = stride, ends
 
-    def reach(self, query, key, head):
+    def sets(self, query, key):
         near = query // self.stride == key // self.stride
         far = (key % self.stride >= self.stride - self.ends) | (query == key)
-        return halves(near, far, head) & (key <= query)
+        return near & (key <= query), far & (key <= query)
 
 
 def halves(near, far, head):
     """near for the first half of the heads, far for the others, both for a single one: "head|1 query key"."""
+    if far is None:
+        return near[None]
     if head == 1:
         return (near | far)[None]
     is_near = torch.arange(head, device=near.device) < near_heads(head)

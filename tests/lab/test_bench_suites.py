@@ -212,7 +212,7 @@ def status_and_error(capsys, options):
         (["attention", "--device", "mps"], "The device is mps, but has to be cpu, cuda, or one card"),
         (["attention", "--device", "card"], "The device is card, but has to be cpu, cuda, or one card"),
         (["attention", "--device", "cuda:99"], "The device is cuda:99, but torch finds"),
-        (["attend"], "the suite must be one of check, train, decode, attention, compile, all, not 'attend'"),
+        (["attend"], "the suite must be one of check, train, decode, attention, neighbours, compile, all, not"),
         (["check", "--only", "rndom"], "--only is rndom, but check knows: dot_product; dense"),
         (["check", "--rounds", "2"], "--rounds is not for check: it would change nothing"),
         (["check", "--tiny"], "--tiny is not for check: it would change nothing"),

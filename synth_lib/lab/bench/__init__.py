@@ -7,6 +7,8 @@ The name is one of these, or `all` for one after the other, which share the minu
     decode     writing text with a cache: its bytes, and tokens a second
     attention  forward + backward of attention alone, and of the whole layer, against scaled_dot_product_attention
 
+`neighbours` is not among `all`: the patterns of chapter 10 at growing lengths, see `bench.neighbours`.
+
 How a number is measured says `measure`, what the forms are `forms`. The numbers are medians of so many `rounds`,
 fewer than asked for where the time ended; `low` and `high` are the quartiles, None where one round was all. Forms that
 are compared are timed in turn in one run, on one thread if it is a CPU. `sdpa_ms` is the baseline of a row, from its
@@ -34,6 +36,7 @@ import torch
 from torch.nn import functional as F
 
 from synth_lib.lab import measure
+from synth_lib.lab.bench import neighbours
 from synth_lib.lab.bench.comparison import check
 from synth_lib.lab.bench.forms import all_scores, core_steps, cost, is_compiled, layer_steps
 from synth_lib.lab.train import write_whole
@@ -350,6 +353,9 @@ def run_suites(bench, suites, only=None):
         return
     if suites != ["check"]:
         bench.record["machine"] = measure.machine(bench.device, bench.dtype)
+    if suites == ["neighbours"]:
+        neighbours.neighbours(bench, neighbours.TINY if bench.sizes is TINY else neighbours.SIZES)
+        return
     ahead = bench.cuda and suites[0] == "check" and "attention" in suites  # while the check leaves the GPU half idle
     for number, suite in enumerate(suites):
         bench.start(suites[number:])

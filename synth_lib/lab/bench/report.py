@@ -1,5 +1,7 @@
 """The tables that the command prints of a record."""
 
+from synth_lib.lab.bench import neighbours
+
 
 def print_tables(record):
     """What was measured, the important last. A ratio is of times, > 1 is faster, but that of the peaks.
@@ -22,6 +24,8 @@ def print_tables(record):
             ratio, launches = row.get(f"faster_than_{against}", ""), row.get("launches", "")
             numbers = row["tokens_per_second"], f"{row['ms']:.1f}", spread, ratio, row[memory], launches
             print(line(row["score"], *numbers))
+    if "neighbours" in record:
+        neighbours.print_table(record["neighbours"])
     if "check" in record:
         counted = record["check"]
         print(f"check: {counted['cases']} cases, {counted['wrong']} wrong, {counted['failed']} failed")
