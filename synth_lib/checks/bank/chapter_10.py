@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from synth_lib.attention import Attention
 from synth_lib.checks.compare import kind_of
-from synth_lib.checks.exercise import Exercise, mistakes
+from synth_lib.checks.exercise import Exercise, mistakes, told_apart
 from synth_lib.sparse.hashed import Hashed
 from synth_lib.sparse.patterns import Strided
 
@@ -417,14 +417,15 @@ SIMPLE_LSH = Exercise(
 )  # fmt: skip
 
 
-# 10.4. One pair has the same direction, one the opposite one; one trial has one hash, one has one table.
+# 10.4. For each query one key has its direction and one the opposite one; one trial has one hash, one has one table. The
+# inputs are drawn until rounding makes some cosine larger than 1.
 
 
 def _chance_inputs(draw):
     sizes = draw.sizes("query key d_head", low=3, high=7)
-    queries, keys = draw.normal(sizes["query"], sizes["d_head"]), draw.normal(sizes["key"], sizes["d_head"])
-    queries, keys = queries * torch.linspace(0.3, 3, len(queries))[:, None], keys * 2
-    keys[0], keys[-1] = 1.7 * queries[0], -0.6 * queries[-1]
+    queries, keys = (draw.normal(sizes[name], sizes["d_head"]).double() for name in ("query", "key"))
+    queries = queries * torch.linspace(0.3, 3, len(queries))[:, None]
+    keys = torch.cat([2 * keys, 1.7 * queries, -0.6 * queries[:1]])
     hashes, tables = draw.in_turn([(draw.integer(2, 4), draw.integer(2, 5)), (1, 3), (4, 1)])
     return {"queries": queries, "keys": keys, "hashes": hashes, "tables": tables}
 
@@ -446,12 +447,16 @@ def _by_half_angles(queries, keys):
     return 1 - 2 * torch.atan2((q - k).norm(dim=-1), (q + k).norm(dim=-1)) / torch.pi
 
 
-def _in_double(queries, keys, hashes, tables):
-    one = _agree(queries.double(), keys.double())
+def _table_by_table(queries, keys, hashes, tables):
+    one = _agree(queries, keys)
     missed = torch.ones_like(one)
     for _ in range(tables):
         missed = missed * (1 - one.pow(hashes))
-    return (1 - missed).float()
+    return 1 - missed
+
+
+def _without_clamp(queries, keys):
+    return 1 - (F.normalize(queries, dim=-1) @ F.normalize(keys, dim=-1).T).arccos() / torch.pi
 
 
 CHANCE = Exercise(
@@ -460,10 +465,9 @@ CHANCE = Exercise(
     name="chance_to_find",
     minutes=12,
     level="medium",
-    inputs=_chance_inputs,
+    inputs=told_apart(_chance_inputs, [_chance(), _chance(one=_without_clamp)]),
     returns="query key",
-    right=(_in_double, _chance(one=_by_half_angles), lambda queries, keys, hashes, tables: _in_double(
-        F.normalize(queries, dim=-1), F.normalize(keys, dim=-1), hashes, tables)),
+    right=(_chance(), _chance(one=_by_half_angles), _table_by_table),
     wrong=mistakes({
         HASHES: {
             "the products are taken for cosines; the vectors have any length.": _chance(
@@ -481,10 +485,7 @@ CHANCE = Exercise(
                 _chance(one=lambda queries, keys: 1 - _cosines(queries, keys).arccos() / (2 * torch.pi)),
             "the angle without its sign: opposite vectors are taken for near ones.":
                 _chance(one=lambda queries, keys: 1 - _cosines(queries, keys).abs().arccos() / torch.pi),
-            "there is no clamp, so two vectors of one direction may give NaN.": lambda queries, keys, hashes, tables: (
-                _in_double(queries, keys, hashes, tables)
-                .masked_fill(_cosines(queries, keys) > 1 - 1e-5, float("nan"))
-            ),
+            "rounding makes a cosine a little larger than 1, and that has no arccos: NaN.": _chance(one=_without_clamp),
         },
         EXERCISE_CHANCE: {
             "this is one hash of one table.": _chance(found=lambda one, hashes, tables: one),
@@ -504,7 +505,7 @@ CHANCE = Exercise(
             "this is the chance that the key is not found.":
                 _chance(found=lambda one, hashes, tables: (1 - one**hashes) ** tables),
             "the result has a row for each key; asked is one for each query.":
-                lambda queries, keys, hashes, tables: _in_double(keys, queries, hashes, tables),
+                lambda queries, keys, hashes, tables: _chance()(keys, queries, hashes, tables),
         },
     }),
 )  # fmt: skip
