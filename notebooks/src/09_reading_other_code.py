@@ -1030,5 +1030,5 @@ check("09.6", impostor_in_the_values)
 #    substitute, and derivatives did not find everything.
 # 3. A clean audit is no proof, also of our own code: every fault that got through is a question nobody had asked.
 #
-# **Where it is going next.** You can now read an S that others wrote. Others left S alone and changed the mask: chapter 10
-# is about them, and about a leak that no look at a map finds.
+# **Where it is going next.** You can now read an S that others wrote. Others left S alone and changed the mask:
+# chapter 10 is about them, and about a leak that no look at a map finds.

@@ -16,7 +16,8 @@ LEDGER = load()
 COLUMNS = ("S(X)", "conditioned on", "sample", "interacts", "parameters")
 EQUATIONS = tuple(f"({number})" for number in range(1, 10))
 NEIGHBOURS = (
-    "Sparse Transformer (arXiv 1904.10509)", "LSH, four kinds (arXiv 2006.05174)", "Routing Transformer (arXiv 2003.05997)",
+    "Sparse Transformer (arXiv 1904.10509)", "LSH, four kinds (arXiv 2006.05174)",
+    "Routing Transformer (arXiv 2003.05997)",
 )  # fmt: skip
 WANTED = [*EQUATIONS, "dot product", *(f"Table 1, {column}" for column in COLUMNS), *NEIGHBOURS]
 DEVIATIONS = [

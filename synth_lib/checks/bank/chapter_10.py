@@ -284,7 +284,7 @@ CONNECT_ALL = Exercise(
             "steps of the sizes 1, 2, 4, ... whatever `keys` is: more layers than are needed.": _by_steps(
                 steps=lambda length, keys: [2**n for n in range(max(1, (length - 1).bit_length()))]
             ),
-            "a step is larger than what the layers before can bring together, so some distances are missing.": _by_steps(
+            "a step is larger than what the layers before bring together, so some distances are missing.": _by_steps(
                 steps=lambda length, keys: [(keys + 1) ** n for n in range(_fewest(length, keys))]
             ),
             "one layer too few: a length just above a power of `keys` needs one more.": _by_steps(
@@ -300,7 +300,7 @@ CONNECT_ALL = Exercise(
 )  # fmt: skip
 
 
-# 10.3. Padding holds the longest key of all, another head's M differs, one key is 0; one trial has one head, one key.
+# 10.3. Padding holds the longest key of all, each head has another M, and a key is 0; one trial has one head and query.
 
 
 def _lsh_inputs(draw):
@@ -311,10 +311,9 @@ def _lsh_inputs(draw):
     ])  # fmt: skip
     keys = draw.normal(head, key, d_head) * torch.linspace(0.4, 1.7, head)[:, None, None]
     real = torch.ones(key, dtype=torch.bool)
-    padded, zero = draw.integer(0, key - 1), draw.integer(0, key - 2)
+    padded = draw.integer(0, key - 1)
     real[padded] = False
     keys[:, padded] *= 9
-    keys[:, zero + (zero >= padded)] = 0
     return {"queries": draw.normal(head, query, d_head) * 1.7, "keys": keys, "real": real}
 
 
@@ -343,7 +342,10 @@ def _lsh_in_loops(queries, keys, real):
 
 
 def _lsh_said(answer, queries, keys, real):
-    """The further coordinate as its square: the root of a rounding error is no mistake."""
+    """With a key of length 0; the further coordinate as its square: the root of a rounding error is no mistake."""
+    first = int(real.nonzero()[0])
+    longest = keys.norm(dim=-1).masked_fill(~real, 0).argmax(dim=1) == first
+    keys = torch.where((torch.arange(keys.shape[1]) == first)[None, :, None] & ~longest[:, None, None], 0, keys)
     found = answer(queries, keys, real)
     if isinstance(found, (tuple, list)) and len(found) == 2 and isinstance(found[1], torch.Tensor) and found[1].dim():
         Q, P = found
@@ -402,7 +404,9 @@ SIMPLE_LSH = Exercise(
                 _lsh(M=lambda keys, real: keys.norm(dim=-1, keepdim=True).amax(dim=1, keepdim=True)),
             "what stands at padding is not set to zeros.": _lsh(hide=lambda P, real: P),
             "padding loses its numbers, but keeps the further coordinate.": _lsh(
-                hide=lambda P, real: torch.where(real[:, None], P, F.pad(torch.zeros_like(P[..., :-1]), (0, 1), value=1.0))
+                hide=lambda P, real: torch.where(
+                    real[:, None], P, F.pad(torch.zeros_like(P[..., :-1]), (0, 1), value=1.0)
+                )
             ),
             "the further coordinate stands first; asked is last.":
                 _lsh(order=lambda vector, more: torch.cat([more, vector], dim=-1)),
@@ -417,7 +421,7 @@ SIMPLE_LSH = Exercise(
 )  # fmt: skip
 
 
-# 10.4. For each query one key has its direction and one the opposite one; one trial has one hash, one has one table. The
+# 10.4. For each query one key has its direction, one key is opposite; one trial has one hash, one has one table. The
 # inputs are drawn until rounding makes some cosine larger than 1.
 
 
@@ -489,7 +493,8 @@ CHANCE = Exercise(
         },
         EXERCISE_CHANCE: {
             "this is one hash of one table.": _chance(found=lambda one, hashes, tables: one),
-            "this is one table; the others may find the key as well.": _chance(found=lambda one, hashes, tables: one**hashes),
+            "this is one table; the others may find the key as well.":
+                _chance(found=lambda one, hashes, tables: one**hashes),
             "one hash of a table is enough here; all of it must agree.":
                 _chance(found=lambda one, hashes, tables: 1 - (1 - one) ** tables),
             "all hashes of all tables must agree here; one table is enough.":
@@ -511,13 +516,13 @@ CHANCE = Exercise(
 )  # fmt: skip
 
 
-# 10.5. Small whole numbers, so that there are ties. One trial keeps one key, one more than there are, one has one token.
+# 10.5. Few different numbers, so that there are ties. One trial keeps one key, one more than there are.
 
 
 def _routed_inputs(draw):
     length, clusters, keep = draw.in_turn([(draw.integer(9, 12), 4, 3), (draw.integer(8, 11), 3, 1), (7, 2, 9)])
     numbers = [[draw.integer(0, 4) for _ in range(clusters)] for _ in range(2 * length)]
-    to_query, to_key = torch.tensor(numbers).float().view(2, length, clusters) / 2 - 1
+    to_query, to_key = torch.tensor(numbers).float().view(2, length, clusters) / 2 - 1.25  # no zeros
     real = torch.ones(length, dtype=torch.bool)
     real[[0, draw.integer(2, length - 2)]] = False  # padding on the left, and one in between
     return {"to_query": to_query, "to_key": to_key, "real": real, "keep": keep}
@@ -533,7 +538,8 @@ def _rows_of(to_query, to_key):
 
 
 def _routed(rows=_rows_of, allowed=lambda real, n: real & torch.ones(n, n, dtype=torch.bool).tril(),
-            choose_from=None, keep_of=lambda keep: keep, later_first=False, end=lambda chosen, allowed: chosen & allowed):  # fmt: skip
+            choose_from=None, keep_of=lambda keep: keep, later_first=False,
+            end=lambda chosen, allowed: chosen & allowed):  # fmt: skip
     """choose_from: what the choice sees; by default what is allowed."""
 
     def answer(to_query, to_key, real, keep):
@@ -607,8 +613,8 @@ ROUTED = Exercise(
     right=(_routed(), _routed_in_loops, _routed_by_rank),
     wrong=mistakes({
         TRAP: {
-            "the nearest are chosen among all tokens, and later ones are taken away after that: a later token pushes an "
-            "earlier one out.": _routed(choose_from=lambda real, n: real.expand(n, n)),
+            "the nearest are chosen among all tokens, and later ones are taken away after that: they push earlier ones "
+            "out.": _routed(choose_from=lambda real, n: real.expand(n, n)),
             "the nearest are chosen among all tokens, padding too, and only then is forbidden what is forbidden.":
                 _routed(choose_from=_everything),
             "later keys may be chosen.": _routed(allowed=lambda real, n: real.expand(n, n)),
@@ -638,7 +644,8 @@ ROUTED = Exercise(
         EXERCISE_ROUTED: {
             "padding may be chosen.": _routed(allowed=_past),
             "padding is left out of the result, but has taken a place of `keep`.": _routed(choose_from=_past),
-            "early rows are filled up with keys that they may not attend to.": _routed(end=lambda chosen, allowed: chosen),
+            "early rows are filled up with keys that they may not attend to.":
+                _routed(end=lambda chosen, allowed: chosen),
             "of equals the later key is chosen.": _routed(later_first=True),
             "there is one key too few in a row.": _routed(keep_of=lambda keep: keep - 1),
             "there is one key too many in a row.": _routed(keep_of=lambda keep: keep + 1),
