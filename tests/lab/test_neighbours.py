@@ -19,12 +19,13 @@ from synth_lib.lab.neighbours import (
     rows_in_keys,
     set_patterns,
 )
-from synth_lib.lab.runner import run_suite
+from synth_lib.lab.runner import read_record, run_suite
 from synth_lib.lab.suites import settings_of, suite
 from synth_lib.masks import causal
 from synth_lib.scores import SCORES
 from synth_lib.sparse.patterns import Fixed, Strided, Window
 from synth_lib.sparse.routed import Routed
+from synth_lib.text.corpora import DATA
 
 CPU = torch.device("cpu")
 SMALL = {"d_model": 16, "head": 2, "layer": 2, "max_length": 16}
@@ -268,3 +269,58 @@ def test_centroids_that_follow_have_smaller_largest_clusters():
     bill.follow(layer, x)
     [after] = bill.groups.groups_of(layer, x)
     assert after.queries.shape[-1] * after.keys.shape[-1] < 0.7 * before.queries.shape[-1] * before.keys.shape[-1]
+
+
+# What is recorded
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    header, runs = read_record(DATA / "results" / "neighbours.jsonl")
+    assert header["tasks"] == json.loads(json.dumps(suite("neighbours").tasks))
+    return runs
+
+
+def test_the_recorded_race_is_whole(recorded):
+    """Every run that the suite asks for, of one code: so each final run has the rates that its tuning chose."""
+    chosen = suite("neighbours")
+    asked = chosen.runs + [run for stage in chosen.stages for run in stage(recorded)]
+    for run in asked:
+        [found] = [other for other in recorded if run.items() <= other.items()]
+        assert found["status"] == "finished"
+    assert len(asked) == len(recorded) == 8 + 2 * (14 + 21) and len({run["code"] for run in recorded}) == 1
+
+
+def test_far_look_ups_are_learned_where_a_mask_can_be_led_to_the_answer(recorded):
+    """As chapter 10 predicts: a window reaches none of the answers, Random reads no token; strided reaches all in two
+    layers, and what stands between does not know what is asked. The three that learn do so with every seed."""
+    runs = [run for run in recorded if run["task"] == "far look-up"]
+    [counting] = [run["metrics"]["accuracy"] for run in runs if run["variant"] == "counting"]
+    final = [run for run in runs if run["question"] == "final"]
+    for run in final:
+        learned = run["variant"] in ("full", "hashed", "routed")
+        assert run["metrics"]["accuracy"] > 0.8 if learned else run["metrics"]["accuracy"] < counting
+        assert (run["reach_at_start"]["through"] == 0) == ("window" in run["variant"])
+        if learned:
+            assert run["reach"]["direct"] > 0.85
+
+
+def test_the_recorded_bill_is_laid_out_as_the_command_writes_it():
+    record = json.loads((DATA / "results" / "speed-neighbours.json").read_text(encoding="utf8"))
+    rows, sizes = record["neighbours"], record["sizes"]
+    assert sizes == bill.SIZES and not record["failed"] and not record["skipped"] and set(record["load"]) > {"cores"}
+    assert len(rows) == 6 * (6 + 6 + 4) - 3  # the whole map ends one length before
+    assert all(row["low"] <= row["ms"] <= row["high"] and row["rounds"] == record["rounds"] for row in rows)
+
+
+def test_patterns_of_places_pay_from_about_a_thousand_tokens_on_in_time_and_not_in_memory():
+    rows = json.loads((DATA / "results" / "speed-neighbours.json").read_text(encoding="utf8"))["neighbours"]
+    for training in (False, True):
+        whole = bill.series(rows, "sdpa", training=training)
+        for form in ("window", "strided", "fixed"):
+            assert bill.pays_from(bill.series(rows, form, training=training), whole) <= 1024
+        work = bill.slope(bill.series(rows, "strided", "operations", training=training))
+        assert 1 < work < 1.5 < bill.slope(bill.series(rows, "sdpa", "operations", training=training)) < 2
+        # Its memory is more than that of torch's kernel, which keeps no map.
+        memory = bill.series(rows, "strided", "peak_bytes", training=training)
+        assert memory[8192] > bill.series(rows, "sdpa", "peak_bytes", training=training)[8192]
