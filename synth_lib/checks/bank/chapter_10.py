@@ -45,7 +45,7 @@ def _strided_inputs(draw):
 
 def _strided_said(answer, start, query, head, stride):
     """At these sizes, and at the edges: one token, a stride of 1, a stride above the length."""
-    edges = {"one token": (start + 5, 1, 2, stride), "stride 1": (2, 4, 3, 1), "stride above the length": (1, 4, 2, 9)}
+    edges = {"one token": (start + 5, 1, 2, stride), "stride 1": (2, 4, 3, 1), "stride above the length": (1, 4, 5, 9)}
     sizes = {"the rows": (start, query, head, stride)} | edges
     return {
         name: answer(**dict(zip(("start", "query", "head", "stride"), of, strict=True))) for name, of in sizes.items()
