@@ -8,9 +8,8 @@
 #   [08](08_what_each_score_can_do.ipynb): the dot product, Random, and the task *pair*.
 # - **Time:** about 110 minutes, 65 of them for the five exercises; the stretch exercise takes 30 more.
 # - **Level:** medium.
-# - **Of use elsewhere:** a sliding window is part of models that are in use today, and whoever caches a long text has
-#   to choose keys. And the trap of section 4, a choice that looks at the future, waits in everything that picks a
-#   "top".
+# - **Of use elsewhere:** a sliding window is part of language models, such as Mistral 7B in version 0.1. And the trap
+#   of section 4, a choice that looks at the future, waits in everything that picks a "top".
 # - **To predict before you look:** the outputs are stored. Hide them: *Edit*, *Clear Outputs of All Cells*
 #   (Colab: *Clear all outputs*).
 #
@@ -39,10 +38,12 @@ from synth_lib.models import LanguageModel
 from synth_lib.shapes import Axes
 from synth_lib.sparse import groups
 from synth_lib.sparse.compared import queries_and_keys
-from synth_lib.sparse.hashed import Hashed
+from synth_lib.sparse.hashed import Hashed, query_transform, transformed_keys
 from synth_lib.sparse.patterns import Fixed, Strided, Window
 from synth_lib.sparse.routed import Routed
 from synth_lib.text.corpora import DATA, evaluation_windows, random_windows, shakespeare
+
+plt.rcParams["figure.dpi"] = 90  # eight figures: a little smaller
 
 # %% [markdown]
 # ## The question
@@ -419,7 +420,7 @@ panel.set_ylabel("second number")
 plots.show(
     fig,
     "a query to the right and three keys. a is short and its end is nearest to that of the query. b has the smallest "
-    "angle to it. c is the longest, has the largest angle but one, and the largest product with the query.",
+    "angle to it. c is the longest, and has the largest angle to the query and the largest product with it.",
 )
 
 # %% [markdown]
@@ -456,14 +457,41 @@ for name, of_key, one in zip(arrows, P, scaled, strict=True):
 # is $Q \cdot P / (1 \cdot 1) = q \cdot k$: the *angle* tells the product. **Simple-ALSH:** the two further
 # coordinates of one side meet a 0 of the other, so $P \cdot Q = q \cdot k$, and both have length 1; a query may then
 # be shorter than 1 and says so. **I-ALSH:** $|P|^2 = |k|^2 + (\tfrac12 - |k|^2)^2 + (\tfrac12 - |k|^4)^2$. Multiply
-# out, and all goes but $\tfrac24 + |k|^8$; with $|k| \le 0.75$ the last part is at most 0.1: nearly the same length
-# for all.
+# out, and all goes but $\tfrac24 + |k|^8$; with $|k| \le 0.75$ the last part is at most about 0.1: nearly the same
+# length for all.
 
 # %%
 lengths = torch.linspace(0, 0.75, 4)
 of_P = lengths**2 + (0.5 - lengths**2) ** 2 + (0.5 - lengths**4) ** 2
 for length, square, formula in zip(lengths, of_P, 0.5 + lengths**8, strict=True):
     print(f"|k| = {length:.2f}: |P|^2 = {square:.3f}, by the formula {formula:.3f}")
+
+# %% fold=true
+# @title Check the identities of all four
+generator = torch.Generator().manual_seed(4)
+q, k = torch.randn(7, 5, generator=generator).double(), torch.randn(9, 5, generator=generator).double()
+M = k.norm(dim=1).max()
+unit_q, small_q = F.normalize(q, dim=1), q / (2 * q.norm(dim=1).max())
+largest = {}
+
+
+def angle_part(kind, queries):
+    """Cosines of the transformed, from queries that are given as they are."""
+    P, Q = transformed_keys(kind, k, M), query_transform(kind, queries, M)
+    return P, Q, F.normalize(Q, dim=1) @ F.normalize(P, dim=1).T
+
+
+P, Q, cosines = angle_part("simple-lsh", q)
+largest["simple-lsh: cosine = q.k, |q| = 1"] = (cosines - unit_q @ (k / M).T).abs().max()
+P, Q, cosines = angle_part("simple-alsh", small_q)
+largest["simple-alsh: cosine = q.k, |q| <= 1"] = (cosines - small_q @ (k / M).T).abs().max()
+P, Q, _ = angle_part("xbox", q * M)
+distances, formula = (Q[:, None] - P).square().sum(-1), 1 + q.square().sum(1)[:, None] - 2 * q @ (k / M).T
+largest["xbox: squared distance = 1 + |q|^2 - 2 q.k"] = (distances - formula).abs().max()
+P, Q, _ = angle_part("i-alsh", q)
+largest["i-alsh: |P|^2 = 1/2 + |k|^8"] = (P.square().sum(1) - 0.5 - (0.75 * k.norm(dim=1) / M) ** 8).abs().max()
+assert all(difference < 1e-12 for difference in largest.values()), largest
+print(*(f"{name}: right to twelve digits" for name in largest), sep="\n")
 
 # %% [markdown]
 # *Query normalization first* (QNF, Huang et al. 2018) gives each query the length $M$ before all else. That is
@@ -476,7 +504,7 @@ for length, square, formula in zip(lengths, of_P, 0.5 + lengths**8, strict=True)
 
 # %%
 short = torch.tensor([[0.30, 0.10], [0.54, 0.00], [0.55, 0.70]])  # the products with the query rise
-M = short.norm(dim=1).max()
+M, Q = short.norm(dim=1).max(), torch.cat([query, torch.zeros(1)])
 for name, norm in {"after scaling": short.norm(dim=1) / M, "before": short.norm(dim=1)}.items():
     P = torch.cat([short / M, (1 - norm**2).sqrt()[:, None]], dim=1)
     cosines = P @ Q / P.norm(dim=1)
@@ -640,10 +668,10 @@ check("10.3", simple_lsh_in_loops)
 # %% [markdown]
 # ### Exercise 10.4: how likely is a key found?
 #
-# *12 minutes, medium.* With one hash there are two buckets, and half of all keys share the query's. So take several
-# hashes and look only at the keys for which *all* agree: a small bucket, but a good key is easily missed. Against
-# that, several such tables are drawn, each with hashes of its own, and a key is found if it is in the bucket of *any*
-# table.
+# *12 minutes, medium.* With one hash there are two buckets, and about half of all keys share the query's. So take
+# several hashes and look only at the keys for which *all* agree: a small bucket, but a good key is easily missed.
+# Against that, several such tables are drawn, each with hashes of its own, and a key is found if it is in the bucket
+# of *any* table.
 
 # %% exercise="10.4" points=2
 def chance_to_find(queries, keys, hashes, tables):
@@ -1198,14 +1226,14 @@ check("10.6", sentences_from_multiples)
 # %% [markdown]
 # ## 7. Where they went
 #
-# | name | year | what it chooses | from | sure today |
+# | name | year | what it chooses | from | in use today |
 # |---|---|---|---|---|
 # | Sparse Transformer, [1904.10509][1904.10509] | 2019 | mask: strided, fixed | places | block-sparse kernels |
 # | Reformer, [2001.04451][2001.04451] | 2020 | mask: keys whose hashes agree | content |  |
 # | Routing Transformer, [2003.05997][2003.05997] | 2020 | mask: clusters | content |  |
 # | Longformer, [2004.05150][2004.05150] | 2020 | mask: a window, a few see all | places | sliding windows |
 # | BigBird, [2007.14062][2007.14062] | 2020 | mask: as before, and random keys | places |  |
-# | Synthesizer, [2005.00743][2005.00743] | 2020 | S without a comparison | both |  |
+# | Synthesizer, [2005.00743][2005.00743] | 2020 | S without a comparison | places, or one token | |
 # | Wu et al., [2006.05174][2006.05174] | 2020 | ten kinds, in audio models | both |  |
 # | Linformer, [2006.04768][2006.04768] | 2020 | fewer keys: a short mixture of them | places |  |
 # | Performer, [2009.14794][2009.14794] | 2020 | S without a map: random features | content |  |
