@@ -694,8 +694,8 @@ def _what_is_lost(hashed, full, x):
 
 
 def _run_sentences(answer, hashed, full, length):
-    d_model = full
-    hashed, full = _layers(hashed, d_model)
+    seed, d_model = hashed, full
+    hashed, full = _layers(seed, d_model)
     x = answer(hashed=hashed, full=full, length=length)
     if not isinstance(x, torch.Tensor):
         raise TypeError(f"the result should be one tensor with both sentences, but is {kind_of(x)}")
@@ -703,7 +703,7 @@ def _run_sentences(answer, hashed, full, length):
         raise ValueError(f"the result is {x.dtype} {tuple(x.shape)}, but should be float32 (2, {length}, {d_model})")
     if not x.isfinite().all():
         raise ValueError("the result has numbers that are not finite")
-    lost, most, most_lost = _what_is_lost(*_layers_again(hashed, full), x.detach())
+    lost, most, most_lost = _what_is_lost(*_layers(seed, d_model), x.detach())  # whatever it has set
     first = MANY if ((lost[0] > 0.5) & (most[0] < 0.25)).any() else (
         "more than half of a row is lost, but a single key has a quarter of it" if (lost[0] > 0.5).any()
         else "in no row more than half is lost"
@@ -712,12 +712,6 @@ def _run_sentences(answer, hashed, full, length):
         "the keys that hold more than half are all kept" if (most[1] > 0.5).any() else "no key holds more than half"
     )
     return {"sentence 0": first, "sentence 1": second}
-
-
-def _layers_again(hashed, full):
-    """The same layers, whatever the answer has set: in evaluation, one with its pattern, one without."""
-    full.pattern = None
-    return hashed.eval(), full.eval()
 
 
 def _one_token(hashed, full, length):
