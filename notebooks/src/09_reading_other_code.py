@@ -1034,5 +1034,5 @@ check("09.6", impostor_in_the_values)
 #    substitute, and derivatives did not find everything.
 # 3. A clean audit is no proof, also of our own code: every fault that got through is a question nobody had asked.
 #
-# **Where it is going next.** You can now read an S that others wrote. Chapter 11 asks the last thing that one wants to
-# know of it: how fast it is, and why.
+# **Where it is going next.** You can now read an S that others wrote. Others left S alone and changed the mask:
+# chapter 10 is about them, and about a leak that no look at a map finds.

@@ -230,12 +230,16 @@ def github_problems(text):
 
 
 def rule_github(notebook, name):
-    """GitHub shows every text as JupyterLab does: tags, formulas, folds and tables."""
+    """GitHub shows every text as JupyterLab does: tags, formulas, folds and tables.
+
+    Of an output that is plain text as well, GitHub may drop the styles: the words are the same.
+    """
     problems = []
     for cell in notebook.cells:
         shown = [cell.source] if cell.cell_type == "markdown" else []
         for output in cell.get("outputs", []):
-            shown += [text for kind, text in output.get("data", {}).items() if kind in ("text/markdown", "text/html")]
+            data = output.get("data", {})
+            shown += [data[kind] for kind in ("text/markdown", "text/html") if kind in data and "text/plain" not in data]
         problems += [say(cell, problem) for text in shown for problem in github_problems(text)]
     return problems
 

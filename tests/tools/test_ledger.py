@@ -15,7 +15,11 @@ from tools.ledger import PAGE, between_marks, load, table
 LEDGER = load()
 COLUMNS = ("S(X)", "conditioned on", "sample", "interacts", "parameters")
 EQUATIONS = tuple(f"({number})" for number in range(1, 10))
-WANTED = [*EQUATIONS, "dot product", *(f"Table 1, {column}" for column in COLUMNS)]
+NEIGHBOURS = (
+    "Sparse Transformer (arXiv 1904.10509)", "LSH, four kinds (arXiv 2006.05174)",
+    "Routing Transformer (arXiv 2003.05997)",
+)  # fmt: skip
+WANTED = [*EQUATIONS, "dot product", *(f"Table 1, {column}" for column in COLUMNS), *NEIGHBOURS]
 DEVIATIONS = [
     "biases", "W1 is split over the heads", "only the dot product is scaled", "R for each head", "initial scale of R",
     "initial scale of R1 and R2", "shared hidden layer", "tile and repeat", "alphas by a softmax", "(9) has no alphas",
