@@ -136,9 +136,8 @@ masked_map = S.masked_fill(later, float("-inf")).softmax(dim=1)
 fig = plots.attention_map(torch.stack([attention_map, masked_map]), words,
                           titles=["no mask", "masked"])
 alt = ("Two attention maps of 'the cat sat on the mat'. Left, without a mask: "
-       "'sat' looks mostly at 'cat', "
-       "'mat' mostly at 'on'. Right, masked: all above the diagonal is white, "
-       "no word looks at a later one.")
+       "'sat' looks mostly at 'cat', 'mat' mostly at 'on'. Right, masked: all above the diagonal "
+       "is white, no word looks at a later one.")
 plots.show(fig, alt)
 
 # %% [markdown]
@@ -147,9 +146,8 @@ plots.show(fig, alt)
 # %%
 fig = plots.flow("a choice", "what it likes")
 plots.show(fig, "X goes to S(X), which makes scores, and to G(X), which makes values. "
-                "The mask and a softmax turn the "
-                "scores into weights; the weighted means of the values are Y. "
-                "The box of S is filled: it is a choice.")
+                "The mask and a softmax turn the scores into weights; the weighted means of the "
+                "values are Y. The box of S is filled: it is a choice.")
 
 # %% [markdown]
 # ## What the series is about: where do the scores come from?
@@ -824,9 +822,8 @@ maps = torch.stack([run(model, tokens)[1] for model in models.values()])
 keys = [vocabulary[token] for token in sentence[0]] + ["?"]
 fig = plots.attention_map(maps, questions, keys=keys, titles=list(models))
 plots.show(fig, "Two maps; a row is a question, a column a word of the sentence. Left, Dense: "
-                "the row of '0?' is "
-                "black at the first word, '1?' at the second, and so on. Right, Random: "
-                "all five rows are equal.")
+                "the row of '0?' is black at the first word, '1?' at the second, and so on. Right, "
+                "Random: all five rows are equal.")
 
 # %% [markdown]
 # There is the reason. In Dense the row of weights is made from the question, and five questions have learned five rows.

@@ -148,9 +148,9 @@ x = axes(x, "length d_model", "x")
 # %%
 plots.show(
     plots.flow("dot product", "all tokens, in pairs"),
-    "the flow of the layer. X goes into S, which compares all tokens in pairs, and into G, "
-    "the values. The scores "
-    "go through mask and softmax and become weights; the weights mix the values; the result is Y.",
+    "the flow of the layer. X goes into S, which compares all tokens in pairs, and into G, the "
+    "values. The scores go through mask and softmax and become weights; the weights mix the "
+    "values; the result is Y.",
 )
 
 # %%
@@ -443,9 +443,9 @@ wide_scores = wide_query @ wide_key.T
 both = torch.stack([(wide_scores / sqrt(256)).softmax(dim=-1), wide_scores.softmax(dim=-1)])
 plots.show(
     plots.attention_map(both, list("012345"), titles=["divided by 16", "not divided"]),
-    "two attention maps of the same random queries and keys, 256 numbers each. Left, "
-    "divided: every row "
-    "has several grey cells. Right, not divided: every row has one black cell and five white ones.",
+    "two attention maps of the same random queries and keys, 256 numbers each. Left, divided: "
+    "every row has several grey cells. Right, not divided: every row has one black cell and five "
+    "white ones.",
 )
 print("rows with a weight above 0.9:", (both.amax(dim=-1) > 0.9).sum(dim=-1).tolist(), "of 6")
 
@@ -501,11 +501,10 @@ tokens = ["the", "dog/cat", *words[2:]]
 plots.show(
     plots.attention_map(changes, tokens, titles=["scores", "weights"],
                         label="change (1 = largest of row)"),
-    "how much each score and each weight changes when dog becomes cat. Each row is drawn by "
-    "its own scale: "
-    "its largest change is black, so compare within a row only. Left, the scores: "
-    "a cross of row 1 and column 1, "
-    "all else is white. Right, the weights: every row has grey cells outside of column 1.",
+    "how much each score and each weight changes when dog becomes cat. Each row is drawn by its "
+    "own scale: its largest change is black, so compare within a row only. Left, the scores: a "
+    "cross of row 1 and column 1, all else is white. Right, the weights: every row has grey cells "
+    "outside of column 1.",
 )
 compare_guess(my_guess, {
     "scores that move": int((score_change > 1e-4).sum()),
@@ -739,9 +738,8 @@ causal_weights = axes_heads(causal_weights, "batch head query key", "causal_weig
 of_sentence_1 = torch.stack([padded_weights[1, 0], causal_weights[1, 0]])
 plots.show(
     plots.attention_map(of_sentence_1, padded_words[1], titles=["padding", "and causal"]),
-    "two maps of 'a bird saw' and three fillers, head 0. Left, padding masked: "
-    "the three columns of the "
-    "fillers are white. Right, causal too: all above the diagonal is white as well.",
+    "two maps of 'a bird saw' and three fillers, head 0. Left, padding masked: the three columns "
+    "of the fillers are white. Right, causal too: all above the diagonal is white as well.",
 )
 
 # %% [markdown]
@@ -1302,11 +1300,10 @@ rows = [model(tokens)[1][:, 0, 2] for model in models.values()]
 plots.show(
     plots.attention_map(torch.stack(rows), ["dog,bird", "bird,dog"], keys=list("012345"),
                         titles=list(models)),
-    "where saw looks, a row for each of two sentences that were not in training: who saw, "
-    "and who was seen. A column "
-    "for each position. Left, with positions: nearly all weight lies on position 1, "
-    "the one who saw. Right, without: "
-    "the two nouns, at positions 1 and 5, share most of it, in both sentences alike.",
+    "where saw looks, a row for each of two sentences that were not in training: who saw, and who "
+    "was seen. A column for each position. Left, with positions: nearly all weight lies on "
+    "position 1, the one who saw. Right, without: the two nouns, at positions 1 and 5, share most "
+    "of it, in both sentences alike.",
 )
 
 # %% [markdown]

@@ -110,9 +110,9 @@ x = axes(embed(words), "length d_model", "x")
 # %%
 plots.show(
     plots.flow("Dense", "its own token"),
-    "the flow of the layer. X goes into S, in which each row reads its own token, and into G, "
-    "the values. The scores "
-    "go through mask and softmax and become weights; the weights mix the values; the result is Y.",
+    "the flow of the layer. X goes into S, in which each row reads its own token, and into G, the "
+    "values. The scores go through mask and softmax and become weights; the weights mix the "
+    "values; the result is Y.",
 )
 
 # %%
@@ -295,9 +295,8 @@ other_weights = dense_scores(other_x, W1, b1, W2, b2).softmax(dim=-1)
 change = axes((other_weights - weights).abs(), "query key", "change")
 plots.show(
     plots.attention_map(change, ["the", "dog/cat", *words[2:]], keys=positions, label="change"),
-    "how much each weight changes when dog becomes cat. Only the row of dog/cat has grey "
-    "or black cells; "
-    "every other row is white.",
+    "how much each weight changes when dog becomes cat. Only the row of dog/cat has grey or black "
+    "cells; every other row is white.",
 )
 
 # %% fold=true
@@ -839,8 +838,8 @@ plots.show(
     plots.attention_map(torch.stack(rows), ["dog,dog,bird", "dog,bird,dog"], keys=list("012"),
                         titles=["Dense", "dot"]),
     "where token 0, dog, looks in two sentences: its twin at position 1, and at position 2. Left, "
-    "Dense: both rows are "
-    "the same. Right, dot product: the row changes with the place of the twin.",
+    "Dense: both rows are the same. Right, dot product: the row changes with the place of the "
+    "twin.",
 )
 
 # %% [markdown]

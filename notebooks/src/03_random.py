@@ -84,9 +84,8 @@ x = axes(torch.stack([embedding[word] for word in words]), "length d_model", "x"
 plots.show(
     plots.flow("Random", None),
     "boxes and arrows. No arrow leads from X to the box S(X), which is filled and says: Random, "
-    "reads no token. The "
-    "scores in it go through mask and softmax and become weights. X reaches the result by the "
-    "values G(X) alone.",
+    "reads no token. The scores in it go through mask and softmax and become weights. X reaches "
+    "the result by the values G(X) alone.",
 )
 
 # %% [markdown]
@@ -373,11 +372,9 @@ start_maps = Axes(head=4, length=16)(start_maps, "head query key", "start_maps")
 positions = [str(position) if position % 5 == 0 else "" for position in range(16)]
 plots.show(
     plots.attention_map(start_maps, positions, titles=[f"scale {scale:g}" for scale in scales]),
-    "four maps of 16 positions, the same random numbers at the scales 0.1, 1, 3 and 10. "
-    "The first is an "
-    "even, very light grey, the second has some darker cells, the third a dark cell in "
-    "most rows, the "
-    "last a black one in most rows.",
+    "four maps of 16 positions, the same random numbers at the scales 0.1, 1, 3 and 10. The first "
+    "is an even, very light grey, the second has some darker cells, the third a dark cell in most "
+    "rows, the last a black one in most rows.",
 )
 
 # %% [markdown]
@@ -481,10 +478,8 @@ hand_made = Axes(head=4, length=6)(torch.stack(list(starts.values())), "head que
 plots.show(
     plots.attention_map(hand_made.softmax(dim=-1), [str(i) for i in range(6)], titles=list(starts)),
     "four hand-made maps of six positions. uniform: one even grey. identity: a black diagonal. "
-    "shift by -1: a "
-    "black diagonal one column further left, and an even grey row for position 0, "
-    "which has nothing "
-    "before it. decay: darkest on the diagonal, fading with the distance.",
+    "shift by -1: a black diagonal one column further left, and an even grey row for position 0, "
+    "which has nothing before it. decay: darkest on the diagonal, fading with the distance.",
 )
 
 # %% [markdown]
@@ -766,11 +761,9 @@ for factor in (1, 10, 30):
     runs[f"factor {factor}"] = train_reverser(factor)
 plots.show(
     loss_curves({name: [curve] for name, (_, curve) in runs.items()}, unit="mean of -log"),
-    "the loss of the three models over 200 steps. All start near 2.3, the logarithm of 10, "
-    "a guess. With "
-    "the factor 1 the line falls slowly and is still above 1 at the end; "
-    "with 10 it reaches 0 well before "
-    "the end, with 30 sooner.",
+    "the loss of the three models over 200 steps. All start near 2.3, the logarithm of 10, a "
+    "guess. With the factor 1 the line falls slowly and is still above 1 at the end; with 10 it "
+    "reaches 0 well before the end, with 30 sooner.",
 )
 
 # %% fold=true
@@ -781,11 +774,9 @@ end_maps = Axes(head=3, length=32)(end_maps, "head query key", "end_maps")
 positions = [str(position) if position % 10 == 0 else "" for position in range(32)]
 plots.show(
     plots.attention_map(end_maps, positions, titles=list(runs)),
-    "the maps after 200 steps, 32 rows and columns. The reversal runs from the lower "
-    "left to the upper "
-    "right. With the factor 1 it can hardly be seen, with the factor 10 it is dark grey, "
-    "with the factor "
-    "30 black.",
+    "the maps after 200 steps, 32 rows and columns. The reversal runs from the lower left to the "
+    "upper right. With the factor 1 it can hardly be seen, with the factor 10 it is dark grey, "
+    "with the factor 30 black.",
 )
 
 # %% fold=true
@@ -1262,9 +1253,8 @@ for layer, of_layer in enumerate(maps):
 plots.show(
     plots.attention_map(maps[1], positions, titles=[f"head {head}" for head in range(4)]),
     "the maps of the four heads of the second layer after training. Above the diagonal all is "
-    "white: no token looks at "
-    "a later one. Where a head looks at a fixed distance back, "
-    "a dark line runs beside the diagonal.",
+    "white: no token looks at a later one. Where a head looks at a fixed distance back, a dark "
+    "line runs beside the diagonal.",
 )
 
 # %% [markdown]

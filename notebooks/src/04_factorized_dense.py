@@ -281,11 +281,9 @@ panels[0].set_ylabel("a")
 fig.colorbar(image, ax=panels.tolist(), label="share of the a b products", shrink=0.8)
 plots.show(
     fig,
-    "the share of all a b products that appear, for a and b from 1 to 12. Left, two tiles: "
-    "black where a and "
-    "b have no common divisor but 1, light on the diagonal and wherever they share a large "
-    "one. Right, two "
-    "repeats: black only where a or b is 1, and lighter the larger both are.",
+    "the share of all a b products that appear, for a and b from 1 to 12. Left, two tiles: black "
+    "where a and b have no common divisor but 1, light on the diagonal and wherever they share a "
+    "large one. Right, two repeats: black only where a or b is 1, and lighter the larger both are.",
 )
 
 # %% [markdown]
@@ -500,9 +498,8 @@ panels[2].set_xlabel("j % a")
 fig.colorbar(image, ax=panels.tolist(), label="score", shrink=0.8)
 plots.show(
     fig,
-    "the six rows of scores as pictures of three rows and two columns, one for each word. "
-    "In every picture "
-    "the second column is the first one times one number, up to rounding.",
+    "the six rows of scores as pictures of three rows and two columns, one for each word. In every "
+    "picture the second column is the first one times one number, up to rounding.",
 )
 
 # %% [markdown]
@@ -894,10 +891,9 @@ fig.set_size_inches(6.5, 2.8)
 plots.show(
     fig,
     "three attention maps over 12 positions. Target: every row has three cells of the same grey, "
-    "four positions "
-    "apart. Factorized Dense with 3 x 4: every row has one dark cell and four lighter ones, "
-    "two of them at "
-    "positions that the target leaves white. Dense: the same as the target.",
+    "four positions apart. Factorized Dense with 3 x 4: every row has one dark cell and four "
+    "lighter ones, two of them at positions that the target leaves white. Dense: the same as the "
+    "target.",
 )
 
 # %%

@@ -83,9 +83,8 @@ print_rows(words, before, decimals=0)
 # %%
 plots.show(
     plots.flow("Factorized Random", None),
-    "Y = softmax(S(X) + mask) G(X) as boxes and arrows. No arrow leads from X into the "
-    "filled box of S, "
-    "Factorized Random: it reads no token.",
+    "Y = softmax(S(X) + mask) G(X) as boxes and arrows. No arrow leads from X into the filled box "
+    "of S, Factorized Random: it reads no token.",
 )
 
 # %%
@@ -381,11 +380,10 @@ panels[0, 0].set_ylabel("scores")
 panels[1, 0].set_ylabel("map")
 plots.show(
     fig,
-    "above, a table of 16 x 16 scores and its best tables of rank 1, 2, 4 and 8; below, "
-    "their maps. The target has "
-    "a thin dark diagonal. With k = 1 all rows have the same form, with k = 4 the diagonal is a "
-    "broad band, with "
-    "k = 8 it is thin, and in the map still paler than in the target.",
+    "above, a table of 16 x 16 scores and its best tables of rank 1, 2, 4 and 8; below, their "
+    "maps. The target has a thin dark diagonal. With k = 1 all rows have the same form, with k = 4 "
+    "the diagonal is a broad band, with k = 8 it is thin, and in the map still paler than in the "
+    "target.",
 )
 
 # %%
@@ -644,11 +642,9 @@ map_reversal = axes((R1_reversal @ R2_back.T).softmax(dim=-1), "query key", "map
 pair = Axes(head=2, length=6)(torch.stack([map_back, map_reversal]), "head query key", "pair")
 plots.show(
     plots.attention_map(pair, words, titles=["the position before", "reversal"]),
-    "two attention maps from factors of rank 2. Left, the dark cells stand one to the left of "
-    "the diagonal, "
-    "and the first word looks at the last. Right, they stand on the other diagonal, "
-    "from top right to bottom "
-    "left.",
+    "two attention maps from factors of rank 2. Left, the dark cells stand one to the left of the "
+    "diagonal, and the first word looks at the last. Right, they stand on the other diagonal, from "
+    "top right to bottom left.",
 )
 
 # %% [markdown]
@@ -854,8 +850,8 @@ panel.set_ylabel("column 1 of R2")
 plots.show(
     fig,
     "the two learned numbers of each of 12 positions, as points in the plane with the number of "
-    "the position. They "
-    "form a ring around the middle. Going round it, the positions do not come in their order.",
+    "the position. They form a ring around the middle. Going round it, the positions do not come "
+    "in their order.",
 )
 
 # %% [markdown]
@@ -951,9 +947,8 @@ enough = {name: min(k for k, error in zip(ranks, values, strict=True) if error <
           for name, values in errors.items()}
 plots.show(
     fig,
-    "the error of the trained map against the rank, for 1, 2, 3 and 6 random keys a query. "
-    "With rank 1 all are far "
-    "off, six keys least of all. It is below 0.05 from these ranks on: "
+    "the error of the trained map against the rank, for 1, 2, 3 and 6 random keys a query. With "
+    "rank 1 all are far off, six keys least of all. It is below 0.05 from these ranks on: "
     + ", ".join(f"{name} from rank {k}" for name, k in enough.items()) + ".",
 )
 compare_guess(my_guess, enough)

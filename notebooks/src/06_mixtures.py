@@ -79,9 +79,8 @@ for word, weight in zip(words, inside.tolist(), strict=True):
 # %%
 plots.show(
     plots.flow("mixture", "as its parts do"),
-    "the layer as boxes. X goes into S, here a mixture, and into the values G. "
-    "The scores get the mask and one "
-    "softmax; the weights average the values, which gives Y.",
+    "the layer as boxes. X goes into S, here a mixture, and into the values G. The scores get the "
+    "mask and one softmax; the weights average the values, which gives Y.",
 )
 
 # %% [markdown]
@@ -223,11 +222,9 @@ fig = plots.attention_map(torch.stack(list(rows.values())), list(rows), keys=wor
 _ = fig.axes[0].set_ylabel("map of 'saw'")
 plots.show(
     fig,
-    "four rows of weights for the query 'saw'. Part 0, near, looks at dog and a, part 1, noun, "
-    "at dog and bird, "
-    "each half and half. Mixed inside the softmax: dog is dark, all others are pale. "
-    "Mixed after it: dog is dark grey, "
-    "and a and bird keep a lighter grey each.",
+    "four rows of weights for the query 'saw'. Part 0, near, looks at dog and a, part 1, noun, at "
+    "dog and bird, each half and half. Mixed inside the softmax: dog is dark, all others are pale. "
+    "Mixed after it: dog is dark grey, and a and bird keep a lighter grey each.",
 )
 for name, row in rows.items():
     print(f"{name:>6}", " ".join(f"{weight:.2f}" for weight in row.tolist()))
@@ -439,10 +436,9 @@ titles = ["random +\nfact. random", "random +\ndense", "dense +\ndot product"]
 plots.show(
     plots.attention_map(torch.stack(pictures), list("012345"), titles=titles,
                         label="change (1 = largest)"),
-    "how much each score changes when token 1 changes, in three mixtures. "
-    "Random and Factorized Random: "
-    "nothing. Random and Dense: row 1 alone. Dense and dot product: all rows, "
-    "for the dot product compares.",
+    "how much each score changes when token 1 changes, in three mixtures. Random and Factorized "
+    "Random: nothing. Random and Dense: row 1 alone. Dense and dot product: all rows, for the dot "
+    "product compares.",
 )
 
 # %% [markdown]
@@ -611,11 +607,10 @@ fig.axes[0].axhline(0.5, color="grey", linewidth=1)
 fig.axes[0].tick_params(axis="x", labelsize=8, labelrotation=0)
 plots.show(
     fig,
-    "the alpha of Random after training, a colour for each of three tasks, layer 1 hatched. "
-    "A bar is the mean of two "
-    "seeds; the black line on it runs from one to the other. Next: above one half in both layers. "
-    "Twin: below one "
-    "half in both. After the twin: nearly 1 in layer 0, clearly lower in layer 1.",
+    "the alpha of Random after training, a colour for each of three tasks, layer 1 hatched. A bar "
+    "is the mean of two seeds; the black line on it runs from one to the other. Next: above one "
+    "half in both layers. Twin: below one half in both. After the twin: nearly 1 in layer 0, "
+    "clearly lower in layer 1.",
 )
 
 # %% fold=true
@@ -677,11 +672,9 @@ numbers = [str(position) for position in range(LENGTH)]
 plots.show(
     plots.attention_map(pictures, numbers, titles=["layer 0", "layer 1"],
                         label="alpha R, stretched"),
-    "two tables of 12 times 12 numbers, alpha R after training on the last task. Layer 0: "
-    "a black diagonal at the "
-    "position before the query, a white one at the position after it. Layer 1: "
-    "a black one at the query's own "
-    "position, a white one at the position after it.",
+    "two tables of 12 times 12 numbers, alpha R after training on the last task. Layer 0: a black "
+    "diagonal at the position before the query, a white one at the position after it. Layer 1: a "
+    "black one at the query's own position, a white one at the position after it.",
 )
 
 # %% [markdown]

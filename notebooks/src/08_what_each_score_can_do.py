@@ -92,10 +92,8 @@ for i in range(6):
 plots.show(
     plots.flow("ten kinds", "nothing, its\nown token, or all"),
     "X goes to two boxes, S(X) and the values G(X). S(X) gives scores, these plus the mask go "
-    "through softmax, and "
-    "the weights and the values make weighted means, which are Y. The box of S is filled: "
-    "it may read nothing, its "
-    "own token, or all.",
+    "through softmax, and the weights and the values make weighted means, which are Y. The box of "
+    "S is filled: it may read nothing, its own token, or all.",
 )
 
 # %% [markdown]
@@ -997,13 +995,10 @@ panel.set_ylabel("share of right answers")
 panel.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=3)
 plots.show(
     fig,
-    "share of right answers of Dense on pair, 6 positions, against the training step; "
-    "a band from the lowest "
-    "to the highest of three seeds, and a grey line at the counting guess. "
-    "At step 500 all three are near the "
-    "grey line. They rise slowly: four layers to above 0.9, two layers to between 0.8 and "
-    "0.9, one layer to "
-    "below 0.8.",
+    "share of right answers of Dense on pair, 6 positions, against the training step; a band from "
+    "the lowest to the highest of three seeds, and a grey line at the counting guess. At step 500 "
+    "all three are near the grey line. They rise slowly: four layers to above 0.9, two layers to "
+    "between 0.8 and 0.9, one layer to below 0.8.",
 )
 
 

@@ -43,7 +43,6 @@ from synth_lib.sparse.patterns import Fixed, Strided, Window
 from synth_lib.sparse.routed import Routed
 from synth_lib.text.corpora import DATA, evaluation_windows, random_windows, shakespeare
 
-plt.rcParams["figure.dpi"] = 90  # eight figures: a little smaller
 
 # %% [markdown]
 # ## The question
@@ -71,8 +70,8 @@ plt.rcParams["figure.dpi"] = 90  # eight figures: a little smaller
 # @title Draw it
 plots.show(
     plots.flow("any of them", "what it likes"),
-    "X goes to two boxes, S(X) and the values G(X). S(X) gives scores, these plus the mask go through softmax. This "
-    "chapter leaves the box of S alone and changes the mask behind it.",
+    "X goes to two boxes, S(X) and the values G(X). S(X) gives scores, these plus the mask go "
+    "through softmax. This chapter leaves the box of S alone and changes the mask behind it.",
 )
 
 # %% [markdown]
@@ -86,7 +85,8 @@ x = torch.randn(2, 16, 12, generator=torch.Generator().manual_seed(0))
 y, weights = layer(x)
 axes = Axes(batch=2, head=4, length=16, d_model=12)
 weights = axes(weights, "batch head query key", "weights")
-print("weights of query 9 that are not 0:", (weights[0, :, 9] > 0).sum(dim=-1).tolist(), "of 10, by head")
+print("weights of query 9 that are not 0:", (weights[0, :, 9] > 0).sum(dim=-1).tolist(),
+      "of 10, by head")
 
 # %% [markdown]
 # ## 1. How many keys does a row use?
@@ -96,7 +96,8 @@ print("weights of query 9 that are not 0:", (weights[0, :, 9] > 0).sum(dim=-1).t
 # model that reads 64 characters of Shakespeare. What do you expect of the middle row, the *median*?
 
 # %%
-my_guess = {"pair, 32 keys": None, "characters, 49 to 64 keys": None}  # "one", "a few" (up to 12), or "most"
+# "one", "a few" (up to 12), or "most"
+my_guess = {"pair, 32 keys": None, "characters, 49 to 64 keys": None}
 
 # %%
 def keys_that_hold(weights, share=0.9):
@@ -121,7 +122,8 @@ class Pairs(nn.Module):
         self.readout = nn.Linear(32, 10)
 
     def embed(self, *parts):
-        return sum(embed(part) for embed, part in zip(self.parts, parts, strict=True)) + self.position.weight
+        return sum(embed(part)
+                   for embed, part in zip(self.parts, parts, strict=True)) + self.position.weight
 
     def forward(self, *parts):
         return self.readout(self.attention(self.embed(*parts))[0])
@@ -133,8 +135,10 @@ pairs = Pairs(32)
 probes.train_side_by_side([pairs], [draw_pairs], [0], steps=300, batch=24, learning_rate=0.02)
 
 tokenizer, text = shakespeare()
-characters = LanguageModel(tokenizer.vocab, d_model=64, head=2, layer=1, max_length=64, score="dot_product")
-adam, generator = torch.optim.Adam(characters.parameters(), lr=3e-3), torch.Generator().manual_seed(0)
+characters = LanguageModel(tokenizer.vocab, d_model=64, head=2, layer=1, max_length=64,
+                           score="dot_product")
+adam, generator = torch.optim.Adam(characters.parameters(),
+                                   lr=3e-3), torch.Generator().manual_seed(0)
 for _ in range(300):
     inputs, targets = random_windows(text["train"], 64, 16, generator)
     loss = F.cross_entropy(characters(inputs).flatten(0, 1), targets.flatten())
@@ -192,10 +196,12 @@ for name, keys in sets.items():
 # @title Draw the five, and a guard: they are those of the library
 causal = masks.causal(16)[0, 0]
 strided, fixed = Strided(4).mask(16, head=2)[0], Fixed(4).mask(16, head=2)[0]
-patterns = {"window of 4": Window(4).mask(16)[0, 0] & causal, "strided, near": strided[0], "strided, far": strided[1],
+patterns = {"window of 4": Window(4).mask(16)[0, 0] & causal, "strided, near": strided[0],
+            "strided, far": strided[1],
             "fixed, near": fixed[0], "fixed, far": fixed[1]}  # fmt: skip
 for name, keys in sets.items():
-    assert set(patterns[name][9].nonzero().flatten().tolist()) == set(keys) | ({9} if name == "fixed, far" else set())
+    keys = {*keys, 9} if name == "fixed, far" else set(keys)
+    assert set(patterns[name][9].nonzero().flatten().tolist()) == keys
 fig, panels = plt.subplots(1, 5, figsize=(6.6, 1.7), sharey=True, layout="constrained")
 for panel, (name, pattern) in zip(panels, patterns.items(), strict=True):
     panel.imshow(pattern, cmap="Greys")
@@ -206,9 +212,10 @@ panels[0].set_ylabel("query")
 panels[2].set_xlabel("key")
 plots.show(
     fig,
-    "five patterns on 16 positions, black where a query may attend. Window: a band of 4 below the diagonal. "
-    "Strided, near: a band of 5. Strided, far: the diagonal and each fourth line below it. Fixed, near: triangles of "
-    "4 by 4 along the diagonal. Fixed, far: the columns 3, 7, 11 and 15 below the diagonal, and the diagonal itself.",
+    "five patterns on 16 positions, black where a query may attend. Window: a band of 4 below the "
+    "diagonal. Strided, near: a band of 5. Strided, far: the diagonal and each fourth line below "
+    "it. Fixed, near: triangles of 4 by 4 along the diagonal. Fixed, far: the columns 3, 7, 11 and "
+    "15 below the diagonal, and the diagonal itself.",
 )
 
 # %% [markdown]
@@ -221,7 +228,8 @@ plots.show(
 
 # %%
 i, j = torch.arange(9)[:, None], torch.arange(9)[None, :]
-for name, mask in {"abs(i - j) <= 3": (i - j).abs() <= 3, "0 <= i - j <= 3": (i - j >= 0) & (i - j <= 3)}.items():
+for name, mask in {"abs(i - j) <= 3": (i - j).abs() <= 3,
+                   "0 <= i - j <= 3": (i - j >= 0) & (i - j <= 3)}.items():
     print(f"{name}: row 4 has the keys {mask[4].nonzero().flatten().tolist()}")
 
 # %% [markdown]
@@ -245,11 +253,13 @@ for length in (8, 11):
 # In how many layers is every earlier token reached?
 
 # %%
-my_guess = {"window of 9": None, "strided, stride 8": None, "fixed, stride 8": None}  # how many layers
+# how many layers
+my_guess = {"window of 9": None, "strided, stride 8": None, "fixed, stride 8": None}
 
 # %%
 def layers_to_connect(pattern):
-    """How many layers until each query has reached each key before it. A token also stays where it is."""
+    """How many layers until each query has reached each key before it. A token also stays where it
+    is."""
     step = (pattern.mask(64, head=2)[0].any(dim=0) & masks.causal(64)[0, 0]).float()
     step, wanted = ((step + torch.eye(64)) > 0).float(), torch.ones(64, 64).tril()
     reached, layers = step, 1
@@ -277,8 +287,9 @@ compare_guess(my_guess, {
 def strided_rows(start, query, head, stride):
     """The strided mask of `query` tokens that stand at the places start, start + 1, ...
 
-    The keys are all the tokens up to the last query: start + query of them. The first half of the heads is near, the
-    others are far; if the number of heads is odd, the near half is the larger one. A single head is both at once.
+    The keys are all the tokens up to the last query: start + query of them. The first half of the
+    heads is near, the others are far; if the number of heads is odd, the near half is the larger
+    one. A single head is both at once.
     stride: any whole number from 1 on, also one above the length.
 
     Returns bool, head query key: True where the query may attend to the key.
@@ -337,11 +348,13 @@ check("10.1", strided_rows_cut)
 def masks_that_connect(length, keys):
     """Causal masks, one for each layer, through which every token reaches itself and all before it.
 
-    length: how many tokens, from 1 on. keys: how many keys a row may have at most, itself included; at least 2.
+    length: how many tokens, from 1 on. keys: how many keys a row may have at most, itself included;
+    at least 2.
 
-    Returns a list of bool tensors, query key, for the first layer, the second, ... It is as short as it can be, and
-    holds at least one. No row looks at a later token. Through all the layers query i reaches key j, for each
-    j <= i: it reads some token in the last layer, that token reads another in the layer before, and so on, down to j.
+    Returns a list of bool tensors, query key, for the first layer, the second, ... It is as short
+    as it can be, and holds at least one. No row looks at a later token. Through all the layers
+    query i reaches key j, for each j <= i: it reads some token in the last layer, that token reads
+    another in the layer before, and so on, down to j.
     """
     ### BEGIN SOLUTION
     i, j = torch.arange(length)[:, None], torch.arange(length)[None, :]
@@ -400,7 +413,8 @@ check("10.2", masks_largest_step_first)
 
 # %%
 query = torch.tensor([1.0, 0.0])
-arrows = {"a": torch.tensor([1.0, 0.5]), "b": torch.tensor([2.0, 0.4]), "c": torch.tensor([3.0, 2.0])}
+arrows = {"a": torch.tensor([1.0, 0.5]), "b": torch.tensor([2.0, 0.4]),
+          "c": torch.tensor([3.0, 2.0])}
 print("key  distance  cosine  product")
 for name, key in arrows.items():
     cosine = query @ key / key.norm()
@@ -410,7 +424,8 @@ for name, key in arrows.items():
 # @title Draw the arrows
 fig, panel = plt.subplots(figsize=(3.2, 2.2), layout="constrained")
 for number, (name, end) in enumerate({"query": query, **arrows}.items()):
-    panel.annotate("", end.tolist(), (0, 0), arrowprops={"arrowstyle": "-|>", "color": plots.COLOURS[number], "lw": 2})
+    panel.annotate("", end.tolist(), (0, 0),
+                   arrowprops={"arrowstyle": "-|>", "color": plots.COLOURS[number], "lw": 2})
     panel.text(end[0] + 0.05, end[1] + 0.05, name, color=plots.COLOURS[number])
 panel.set_xlim(-0.1, 3.5)
 panel.set_ylim(-0.3, 2.4)
@@ -419,8 +434,9 @@ panel.set_xlabel("first number")
 panel.set_ylabel("second number")
 plots.show(
     fig,
-    "a query to the right and three keys. a is short and its end is nearest to that of the query. b has the smallest "
-    "angle to it. c is the longest, and has the largest angle to the query and the largest product with it.",
+    "a query to the right and three keys. a is short and its end is nearest to that of the query. "
+    "b has the smallest angle to it. c is the longest, and has the largest angle to the query and "
+    "the largest product with it.",
 )
 
 # %% [markdown]
@@ -450,7 +466,8 @@ rest = (1 - scaled.square().sum(dim=1, keepdim=True)).clamp(min=0).sqrt()
 P, Q = torch.cat([scaled, rest], dim=1), torch.cat([query, torch.zeros(1)])
 print("key  distance to Q(q)  1 + |q|^2 - 2 q.k, its root")
 for name, of_key, one in zip(arrows, P, scaled, strict=True):
-    print(f"{name:3}  {(Q - of_key).norm():16.3f}  {(1 + query @ query - 2 * query @ one).sqrt():.3f}")
+    print(f"{name:3}  {(Q - of_key).norm():16.3f}  "
+          f"{(1 + query @ query - 2 * query @ one).sqrt():.3f}")
 
 # %% [markdown]
 # Now c is the nearest. **Simple-LSH:** as before, and the query has length 1 too. Then the cosine between $Q$ and $P$
@@ -469,7 +486,8 @@ for length, square, formula in zip(lengths, of_P, 0.5 + lengths**8, strict=True)
 # %% fold=true
 # @title Check the identities of all four
 generator = torch.Generator().manual_seed(4)
-q, k = torch.randn(7, 5, generator=generator).double(), torch.randn(9, 5, generator=generator).double()
+q, k = torch.randn(7, 5, generator=generator).double(), torch.randn(9, 5,
+                                                                    generator=generator).double()
 M = k.norm(dim=1).max()
 unit_q, small_q = F.normalize(q, dim=1), q / (2 * q.norm(dim=1).max())
 largest = {}
@@ -486,10 +504,12 @@ largest["simple-lsh: cosine = q.k, |q| = 1"] = (cosines - unit_q @ (k / M).T).ab
 P, Q, cosines = angle_part("simple-alsh", small_q)
 largest["simple-alsh: cosine = q.k, |q| <= 1"] = (cosines - small_q @ (k / M).T).abs().max()
 P, Q, _ = angle_part("xbox", q * M)
-distances, formula = (Q[:, None] - P).square().sum(-1), 1 + q.square().sum(1)[:, None] - 2 * q @ (k / M).T
+distances = (Q[:, None] - P).square().sum(-1)
+formula = 1 + q.square().sum(1)[:, None] - 2 * q @ (k / M).T
 largest["xbox: squared distance = 1 + |q|^2 - 2 q.k"] = (distances - formula).abs().max()
 P, Q, _ = angle_part("i-alsh", q)
-largest["i-alsh: |P|^2 = 1/2 + |k|^8"] = (P.square().sum(1) - 0.5 - (0.75 * k.norm(dim=1) / M) ** 8).abs().max()
+shrunk = 0.75 * k.norm(dim=1) / M
+largest["i-alsh: |P|^2 = 1/2 + |k|^8"] = (P.square().sum(1) - 0.5 - shrunk**8).abs().max()
 assert all(difference < 1e-12 for difference in largest.values()), largest
 print(*(f"{name}: right to twelve digits" for name in largest), sep="\n")
 
@@ -508,7 +528,8 @@ M, Q = short.norm(dim=1).max(), torch.cat([query, torch.zeros(1)])
 for name, norm in {"after scaling": short.norm(dim=1) / M, "before": short.norm(dim=1)}.items():
     P = torch.cat([short / M, (1 - norm**2).sqrt()[:, None]], dim=1)
     cosines = P @ Q / P.norm(dim=1)
-    print(f"{name:14}lengths {[f'{n:.2f}' for n in P.norm(dim=1).tolist()]}, best by cosine: key {cosines.argmax()}")
+    print(f"{name:14}lengths {[f'{n:.2f}' for n in P.norm(dim=1).tolist()]}, best by cosine: "
+          f"key {cosines.argmax()}")
 
 # %% [markdown]
 # The lengths are no longer 1, and the wrong key wins.
@@ -544,15 +565,18 @@ for n in (0, 3, 6, 9, 12):
 # From how many hashes on does Simple-LSH find half of the true ones?
 
 # %%
-my_guess = {"half of the true keys": None, "more than the longest keys": None}  # from 1, 4, 16, 64 or 256 hashes on
+# from 1, 4, 16, 64 or 256 hashes on
+my_guess = {"half of the true keys": None, "more than the longest keys": None}
 
 # %%
 def top_keys(scores, keep=32):
-    return torch.zeros_like(scores, dtype=torch.bool).scatter(-1, scores.topk(keep, dim=-1).indices, True)
+    return torch.zeros_like(scores,
+                            dtype=torch.bool).scatter(-1, scores.topk(keep, dim=-1).indices, True)
 
 
 generator = torch.Generator().manual_seed(1)
-queries, keys = torch.randn(4, 1, 128, 16, generator=generator), torch.randn(4, 1, 128, 16, generator=generator)
+queries, keys = torch.randn(4, 1, 128, 16, generator=generator), torch.randn(4, 1, 128, 16,
+                                                                             generator=generator)
 keys = keys * torch.rand(4, 1, 128, 1, generator=generator) * 2  # long ones and short ones
 true = top_keys(queries @ keys.mT)
 all_keys = torch.ones(4, 1, 128, 128, dtype=torch.bool)
@@ -561,24 +585,28 @@ _ = torch.manual_seed(0)
 for kind in ("simple-lsh", "simple-alsh", "xbox", "i-alsh"):
     recall[kind] = []
     for n in numbers:
-        ways = [Hashed(16, 1, kind, hashes=n, normalize_queries=kind == "xbox") for _ in range(5)]  # drawn five times
+        # drawn five times
+        ways = [Hashed(16, 1, kind, hashes=n, normalize_queries=kind == "xbox") for _ in range(5)]
         found = [(way.choose(queries, keys, all_keys) & true).sum().item() for way in ways]
         recall[kind].append(sum(found) / len(found) / true.sum().item())
-longest = (top_keys(keys.norm(dim=-1)[..., None, :].expand(true.shape)) & true).sum().item() / true.sum().item()
+longest = top_keys(keys.norm(dim=-1)[..., None, :].expand(true.shape)) & true
+longest = (longest.sum() / true.sum()).item()
 
 # %% [markdown]
 # A public version of such a mask scores the pair $(i, j)$ with the query of $j$ in place of that of $i$. The shape is
 # right, the keys are all the same for every row. In the figure it is "q of j".
 
 # %%
-of_j = (queries * keys).sum(dim=-1)[..., None, :].expand(-1, -1, 128, -1)  # the score of i and j is q_j . k_j
+# the score of i and j is q_j . k_j
+of_j = (queries * keys).sum(dim=-1)[..., None, :].expand(-1, -1, 128, -1)
 fault = (top_keys(of_j) & true).sum().item() / true.sum().item()
 
 # %% fold=true
 # @title Draw the recall, and compare
 fig, panel = plt.subplots(figsize=(3.9, 2.3), layout="constrained")
 for n, (kind, values) in enumerate(recall.items()):
-    panel.plot(numbers, values, color=plots.COLOURS[n], linestyle=plots.LINES[n], marker=plots.MARKERS[n],
+    panel.plot(numbers, values, color=plots.COLOURS[n], linestyle=plots.LINES[n],
+               marker=plots.MARKERS[n],
                label=kind)  # fmt: skip
 for height, name in ((0.25, "by lot"), (fault, "q of j"), (longest, "longest keys")):
     panel.axhline(height, color="grey", linewidth=1, linestyle=":")
@@ -586,17 +614,20 @@ for height, name in ((0.25, "by lot"), (fault, "q of j"), (longest, "longest key
 panel.set_xscale("log", base=2)
 panel.set_xlabel("number of hashes")
 panel.set_ylabel("recall of the true top 32")
-panel.legend(fontsize=7)
+panel.legend(fontsize=8)
 plots.show(
     fig,
-    "recall against the number of hashes, 1 to 256, for four kinds. All begin at 0.25, the lowest of three dotted "
-    "lines, which is chance, or a little above, and rise. The fault that takes the query of j lies between chance and "
-    "the highest dotted line, the longest keys, which all four pass.",
+    "recall against the number of hashes, 1 to 256, for four kinds. All begin at 0.25, the lowest "
+    "of three dotted lines, which is chance, or a little above, and rise. The fault that takes the "
+    "query of j lies between chance and the highest dotted line, the longest keys, which all four "
+    "pass.",
 )
 enough = next(n for n, value in zip(numbers, recall["simple-lsh"], strict=True) if value > 0.5)
 more = next(n for n, value in zip(numbers, recall["simple-lsh"], strict=True) if value > longest)
-assert all(one < other for values in recall.values() for one, other in zip(values, values[1:], strict=False))
-assert all(values[0] > 0.24 and values[1] > 0.25 and values[-1] > longest for values in recall.values())
+assert all(one < other for values in recall.values()
+           for one, other in zip(values, values[1:], strict=False))
+assert all(values[0] > 0.24 and values[1] > 0.25 and values[-1] > longest
+           for values in recall.values())
 assert 0.25 < fault < longest
 compare_guess(my_guess, {"half of the true keys": enough, "more than the longest keys": more})
 
@@ -615,12 +646,15 @@ compare_guess(my_guess, {"half of the true keys": enough, "more than the longest
 def simple_lsh(queries, keys, real):
     """Q(q) and P(k) of Simple-LSH.
 
-    queries: head query d_head, none of length 0. keys: head key d_head, of any length; some may be 0.
-    real: bool, key; False is padding, the same in all heads. Each head has a real key longer than 0.
+    queries: head query d_head, none of length 0. keys: head key d_head, of any length; some may be
+    0.
+    real: bool, key; False is padding, the same in all heads. Each head has a real key longer than
+    0.
 
-    Each head has its own M: the length of its longest real key. Returns (Q, P): Q is head query (d_head + 1), P is
-    head key (d_head + 1), the further coordinate last. Every row of Q, and every row of P that belongs to a real key,
-    has the length 1, and Q . P is (q . k) / (|q| M). What stands at padding becomes a row of zeros.
+    Each head has its own M: the length of its longest real key. Returns (Q, P): Q is head query
+    (d_head + 1), P is head key (d_head + 1), the further coordinate last. Every row of Q, and every
+    row of P that belongs to a real key, has the length 1, and Q . P is (q . k) / (|q| M). What
+    stands at padding becomes a row of zeros.
     """
     ### BEGIN SOLUTION
     keys = keys * real[:, None]
@@ -677,9 +711,9 @@ check("10.3", simple_lsh_in_loops)
 def chance_to_find(queries, keys, hashes, tables):
     """The chance, over all drawn hashes, that a key is found by a query.
 
-    queries: query d_head, keys: key d_head, float64, of any length above 0; not transformed. Hashes are signs of
-    projections. In a table all of its `hashes` hashes must agree; the key is found if they do in at least one of the
-    `tables` tables. All hashes are drawn independently.
+    queries: query d_head, keys: key d_head, float64, of any length above 0; not transformed. Hashes
+    are signs of projections. In a table all of its `hashes` hashes must agree; the key is found if
+    they do in at least one of the `tables` tables. All hashes are drawn independently.
 
     Returns query key, float64, numbers from 0 to 1: 1 for two vectors with the same direction.
     """
@@ -749,15 +783,16 @@ print("cluster of each point:", nearest.tolist())
 # @title Draw the way of the centroids
 fig, panel = plt.subplots(figsize=(3.2, 2.3), layout="constrained")
 for c in range(3):
-    panel.plot(*points[nearest == c].T, linestyle="none", marker=plots.MARKERS[c], color=plots.COLOURS[c])
+    panel.plot(*points[nearest == c].T, linestyle="none", marker=plots.MARKERS[c],
+               color=plots.COLOURS[c])
     way = torch.stack([one[c] for one in centroids])
     panel.plot(*way.T, color=plots.COLOURS[c], linestyle=plots.LINES[c], marker="x", markersize=9)
 panel.set_xlabel("first number")
 panel.set_ylabel("second number")
 plots.show(
     fig,
-    "twelve points in three heaps and the way of three centroids in two rounds, crosses on a line. Each ends in the "
-    "middle of one heap; the points have the mark of their cluster.",
+    "twelve points in three heaps and the way of three centroids in two rounds, crosses on a line. "
+    "Each ends in the middle of one heap; the points have the mark of their cluster.",
 )
 
 # %% [markdown]
@@ -795,7 +830,8 @@ print("taken by nobody:        ", sorted(set(range(16)) - set(taken.flatten().to
 # time. In how many of them does some earlier row get another mask?
 
 # %%
-my_guess = {"the w nearest": None, "nearest centroid": None, "the library, keep 4": None}  # "none", "some" or "all"
+# "none", "some" or "all"
+my_guess = {"the w nearest": None, "nearest centroid": None, "the library, keep 4": None}
 
 # %%
 def taken_mask(closeness, keep=4):
@@ -814,7 +850,8 @@ def library_mask(closeness, keep=4):
     """Each query asks for the nearest among the keys before it."""
     order = closeness.T[closeness.argmax(dim=1)].masked_fill(~masks.causal(16)[0, 0], -9)
     best = order.sort(dim=1, descending=True, stable=True)
-    return torch.zeros(16, 16, dtype=torch.bool).scatter(1, best.indices[:, :keep], best.values[:, :keep] > -9)
+    return torch.zeros(16, 16, dtype=torch.bool).scatter(1, best.indices[:, :keep],
+                                                         best.values[:, :keep] > -9)
 
 # %%
 leaks = {"the w nearest": 0, "nearest centroid": 0, "the library, keep 4": 0}
@@ -833,11 +870,13 @@ compare_guess(my_guess, {name: "none" if n == 0 else "all" if n == 200 else f"so
 routed = Routed(4, 1, 4, keep=4).eval()
 routed.centroids.copy_(centres[None])
 allowed = masks.causal(16)
-assert torch.equal(routed.choose(one[None, None], one[None, None], allowed)[0, 0], library_mask(one @ centres.T))
+assert torch.equal(routed.choose(one[None, None], one[None, None], allowed)[0, 0],
+                   library_mask(one @ centres.T))
 routed.keep = None
 own_cluster = routed.choose(one[None, None], one[None, None], allowed)[0, 0]
 assert torch.equal(own_cluster, nearest_mask(one @ centres.T))
-assert leaks["the w nearest"] > 20 and leaks["nearest centroid"] == leaks["the library, keep 4"] == 0
+assert leaks["the w nearest"] > 20 and leaks["nearest centroid"] == leaks["the library, "
+                                                                          "keep 4"] == 0
 
 # %% [markdown]
 # The last token is near a centroid and *pushes an earlier one out of its cluster*. All zeros of the mask are where
@@ -870,19 +909,23 @@ except ValueError as error:
 def routed_rows(to_query, to_key, real, keep):
     """Which keys each query gets: of its cluster's nearest, those that stand before it.
 
-    to_query: how close each query is to each centroid, query cluster. to_key: the same of the keys, key cluster.
-    There are as many queries as keys. A query belongs to the cluster whose centroid it is closest to; of equals, to
-    the first one. real: bool, key; False is padding. It is never chosen; a query at padding is treated as any other.
+    to_query: how close each query is to each centroid, query cluster. to_key: the same of the keys,
+    key cluster.
+    There are as many queries as keys. A query belongs to the cluster whose centroid it is closest
+    to; of equals, to the first one. real: bool, key; False is padding. It is never chosen; a query
+    at padding is treated as any other.
 
-    Query i gets the `keep` keys that are closest to the centroid of ITS cluster, of the real keys j <= i; of equals the
-    earlier ones. Where fewer stand before it, it gets all of them, and where none does, none.
+    Query i gets the `keep` keys that are closest to the centroid of ITS cluster, of the real keys j
+    <= i; of equals the earlier ones. Where fewer stand before it, it gets all of them, and where
+    none does, none.
 
     Returns bool, query key.
     """
     ### BEGIN SOLUTION
     closeness = to_key.T[to_query.argmax(dim=1)]
     allowed = real & torch.ones_like(closeness, dtype=torch.bool).tril()
-    order = closeness.masked_fill(~allowed, -torch.inf).sort(dim=1, descending=True, stable=True).indices
+    order = closeness.masked_fill(~allowed, -torch.inf).sort(dim=1, descending=True,
+                                                             stable=True).indices
     return torch.zeros_like(allowed).scatter(1, order[:, :keep], True) & allowed
     ### END SOLUTION
 
@@ -900,7 +943,8 @@ def routed_rows_in_loops(to_query, to_key, real, keep):
     for i, row in enumerate(to_query.tolist()):
         cluster = row.index(max(row))
         before = [j for j in range(i + 1) if real[j]]
-        for j in sorted(before, key=lambda j: -to_key[j, cluster].item())[:keep]:  # sorted keeps the order of equals
+        # sorted keeps the order of equals
+        for j in sorted(before, key=lambda j: -to_key[j, cluster].item())[:keep]:
             chosen[i, j] = True
     return chosen
 
@@ -942,7 +986,8 @@ def bill(n):
     layer = Attention(d_model=32, head=2, max_length=n, score="dot_product", causal=True).eval()
     x, root = torch.randn(1, n, 32), round(n**0.5)
     counted = {"whole map": multiply_adds(layer, x)}
-    for name, pattern in {"window": Window(root), "strided": Strided(root), "fixed": Fixed(root)}.items():
+    for name, pattern in {"window": Window(root), "strided": Strided(root),
+                          "fixed": Fixed(root)}.items():
         layer.pattern = pattern
         counted[name] = multiply_adds(groups.attend, layer, x)
         assert torch.allclose(layer(x)[0], groups.attend(layer, x), atol=1e-5)
@@ -961,7 +1006,8 @@ for n, counted in bills.items():
 # than that?
 
 # %%
-my_guess = {"window": None, "strided": None, "fixed": None, "routed": None}  # 256, 512, ..., 8192, or "never"
+# 256, 512, ..., 8192, or "never"
+my_guess = {"window": None, "strided": None, "fixed": None, "routed": None}
 
 # %% fold=true
 # @title Read the record
@@ -978,7 +1024,8 @@ pays = {form: bench.pays_from(times[form], times["sdpa"]) or "never" for form in
 compare_guess(my_guess, pays)
 print("\nexponent p of time ~ n^p, and of operations, from n = 1,024 on")
 for form in forms:
-    print(f"{names.get(form, form):14} {bench.slope(times[form]):5.1f} {bench.slope(operations[form]):7.1f}")
+    print(f"{names.get(form, form):14} {bench.slope(times[form]):5.1f} "
+          f"{bench.slope(operations[form]):7.1f}")
 
 # %% fold=true
 # @title Draw the time, print the memory
@@ -991,15 +1038,17 @@ panel.set_xscale("log", base=2)
 panel.set_yscale("log")
 panel.set_xlabel("length n")
 panel.set_ylabel("milliseconds")
-panel.legend(fontsize=7)
+panel.legend(fontsize=8)
 plots.show(
     fig,
-    "time of a forward pass against the length, both on logarithmic scales, one causal layer on one core. The whole "
-    "map rises most steeply, torch's fused kernel less, the patterns least, with routing above the three others.",
+    "time of a forward pass against the length, both on logarithmic scales, one causal layer on "
+    "one core. The whole map rises most steeply, torch's fused kernel less, the patterns least, "
+    "with routing above the three others.",
 )
 print("highest memory, in megabytes, at the lengths " + ", ".join(f"{n:,}" for n in memory["sdpa"]))
 for form in forms:
-    print(f"{names.get(form, form):14}" + "".join(f"{value / 1e6:7.1f}" for value in memory[form].values()))
+    print(f"{names.get(form, form):14}"
+          + "".join(f"{value / 1e6:7.1f}" for value in memory[form].values()))
 
 # %% fold=true
 # @title Guard: each sentence above and below is true of the counts and of the record
@@ -1012,7 +1061,8 @@ for form in ("window", "strided", "fixed"):
 assert pays["routed"] == 8192 and times["routed"][8192] > 2 * times["strided"][8192]
 assert all(memory[form][n] > memory["sdpa"][n] for form in my_guess for n in memory[form])
 assert all(memory[form][n] < memory["full"][n] for form in my_guess for n in memory["full"])
-(largest,) = [row["largest"] for row in rows if (row["form"], row["length"], row["causal"], row["training"])
+(largest,) = [row["largest"] for row in rows
+              if (row["form"], row["length"], row["causal"], row["training"])
               == ("routed", 8192, True, False)]  # fmt: skip
 assert largest[0] > 2 * round(8192**0.5)
 
@@ -1037,7 +1087,8 @@ assert largest[0] > 2 * round(8192**0.5)
 # places:
 
 # %%
-(value, pointer, key), answers, place = far_look_up(1, torch.Generator().manual_seed(5), length=12, vocab=10, far=3)
+(value, pointer, key), answers, place = far_look_up(1, torch.Generator().manual_seed(5), length=12,
+                                                    vocab=10, far=3)
 print("value  ", value[0].tolist())
 print("key    ", key[0].tolist())
 print("pointer", pointer[0].tolist())
@@ -1084,18 +1135,22 @@ def span(numbers, digits=2):
 
 
 (counting,) = [run["metrics"]["accuracy"] for run in of("far look-up", "counting", "baseline")]
-accuracy = {name: [run["metrics"]["accuracy"] for run in of("far look-up", name)] for name in my_race}
-before = {name: [run["reach_at_start"]["direct"] for run in of("far look-up", name)] for name in my_race}
+accuracy = {name: [run["metrics"]["accuracy"] for run in of("far look-up", name)]
+            for name in my_race}
+before = {name: [run["reach_at_start"]["direct"] for run in of("far look-up", name)]
+          for name in my_race}
 after = {name: [run["reach"]["direct"] for run in of("far look-up", name)] for name in my_race}
 
 # %% fold=true
 # @title Print right answers and reach, and compare
-print(f"counting is right in {counting:.2f}; of three seeds the lowest and the highest, test sentences")
+print(f"counting is right in {counting:.2f}; of three seeds the lowest and the highest, "
+      "test sentences")
 print(f"{'':18}  right        one layer reaches the answer: before, after training")
 for name in my_race:
     print(f"{name:18}  {span(accuracy[name])}    {span(before[name])}, {span(after[name])}")
 print()
-compare_guess(my_race, {name: "near full" if min(shares) > 0.8 else "counting" if max(shares) < counting else "between"
+compare_guess(my_race, {name: "near full" if min(shares) > 0.8 else "counting"
+                        if max(shares) < counting else "between"
                         for name, shares in accuracy.items()})  # fmt: skip
 
 # %% fold=true
@@ -1103,18 +1158,20 @@ compare_guess(my_race, {name: "near full" if min(shares) > 0.8 else "counting" i
 fig, panel = plt.subplots(figsize=(4.6, 2.3), layout="constrained")
 for number, name in enumerate(my_race):
     for seed, run in enumerate(of("far look-up", name)):
-        panel.plot(*zip(*run["curve"], strict=True), color=plots.COLOURS[number], linestyle=plots.LINES[number],
+        panel.plot(*zip(*run["curve"], strict=True), color=plots.COLOURS[number],
+                   linestyle=plots.LINES[number],
                    label=name if seed == 0 else None, linewidth=1.2)  # fmt: skip
 (floor,) = [run["metrics"]["loss"] for run in of("far look-up", "counting", "baseline")]
 panel.axhline(floor, color="grey", linewidth=1)
 panel.set_xlabel("training step")
 panel.set_ylabel("loss on new sentences (nats)")
-fig.legend(fontsize=6, loc="outside right upper")
+fig.legend(fontsize=8, loc="outside right upper")
 plots.show(
     fig,
-    "loss on new sentences against the training step, three lines for each of seven models, and a grey line at the "
-    "loss of counting. Full falls to near 0 first; hashed and routed follow and are still falling at the end. Window, "
-    "strided, Random and Random in a window stay above the grey line.",
+    "loss on new sentences against the training step, three lines for each of seven models, and a "
+    "grey line at the loss of counting. Full falls to near 0 first; hashed and routed follow and "
+    "are still falling at the end. Window, strided, Random and Random in a window stay above the "
+    "grey line.",
 )
 
 # %% fold=true
@@ -1151,9 +1208,11 @@ assert max(accuracy["hashed"]) > min(accuracy["routed"])
 for name in my_race:
     losses = [run["metrics"]["test_loss"] for run in of("language model", name)]
     print(f"{name:18}  {span(losses)}" if losses else f"{name:18}  not recorded")
-grams = {n: of("language model", f"{n}-gram", "baseline")[0]["metrics"]["test_loss"] for n in (1, 2, 3)}
+grams = {n: of("language model", f"{n}-gram", "baseline")[0]["metrics"]["test_loss"]
+         for n in (1, 2, 3)}
 print("counting:           " + ", ".join(f"{n}-gram {loss:.2f}" for n, loss in grams.items()))
-of_characters = [run["metrics"]["test_loss"] for name in my_race for run in of("language model", name)]
+of_characters = [run["metrics"]["test_loss"] for name in my_race
+                 for run in of("language model", name)]
 assert min(of_characters) > grams[3]
 
 # %% [markdown]
@@ -1170,16 +1229,19 @@ assert min(of_characters) > grams[3]
 def sentences_that_differ(hashed, full, length):
     """Two sentences on which a hashed layer loses more than half of a row.
 
-    full: a layer with one head and the dot product, in evaluation; full(x) gives (y, weights). hashed: the same layer,
-    with the same numbers and a pattern, `hashed.pattern`, that keeps 4 keys. Not causal. d_model is full.score.d_model.
+    full: a layer with one head and the dot product, in evaluation; full(x) gives (y, weights).
+    hashed: the same layer, with the same numbers and a pattern, `hashed.pattern`, that keeps 4
+    keys. Not causal. d_model is full.score.d_model.
 
     Returns one float32 tensor, batch length d_model, with two sentences of `length` tokens:
-    - in sentence 0 some row loses more than half of its weight in `full`, though no key of it has as much as 0.25;
-    - in sentence 1 some row has one key with more than 0.5 of the weight in `full`, and `hashed` gives it nothing.
+    - in sentence 0 some row loses more than half of its weight in `full`, though no key of it has
+    as much as 0.25; - in sentence 1 some row has one key with more than 0.5 of the weight in
+    `full`, and `hashed` gives it nothing.
     """
     ### BEGIN SOLUTION
     d_model = full.score.d_model
-    even = torch.ones(1, length, d_model)  # the same token everywhere: all weights are 1 / length, and 4 are kept
+    # the same token everywhere: all weights are 1 / length, and 4 are kept
+    even = torch.ones(1, length, d_model)
     generator = torch.Generator().manual_seed(0)
     while True:
         sharp = 5 * torch.randn(1, length, d_model, generator=generator)
@@ -1266,10 +1328,12 @@ for score in ("dot_product", "dense", "random", "factorized_random + dense"):
     one = torch.randn(1, 16, 8, generator=torch.Generator().manual_seed(1))
     other = torch.cat([one[:, :15], 3 - one[:, 15:]], dim=1)
     features = queries_and_keys(layer.score, one)[0].shape[-1]
-    for pattern in (Window(4), Strided(4), Fixed(4), Hashed(features, 2, keep=4), Routed(features, 2, 4)):
+    for pattern in (Window(4), Strided(4), Fixed(4), Hashed(features, 2, keep=4),
+                    Routed(features, 2, 4)):
         layer.pattern = pattern.eval()
         with torch.no_grad():
-            assert torch.equal(layer(one)[1][:, :, :15], layer(other)[1][:, :, :15]), (score, pattern)
+            assert torch.equal(layer(one)[1][:, :, :15],
+                               layer(other)[1][:, :, :15]), (score, pattern)
 
 # %% [markdown]
 # ## Three sentences to keep

@@ -558,9 +558,8 @@ for panel, (form, number) in zip(panels, stored.items(), strict=True):
 plots.show(
     fig,
     "four panels with three sentences each. Plain: three maps in memory, one for each sentence. "
-    "Fused: no map. Random, "
-    "expanded: three maps again. Random, one map: a single map, from which arrows lead to all "
-    "three sentences.",
+    "Fused: no map. Random, expanded: three maps again. Random, one map: a single map, from which "
+    "arrows lead to all three sentences.",
 )
 
 # %% [markdown]
@@ -786,9 +785,9 @@ for panel, blocks in zip(panels, (1, 2, 4, 8), strict=True):
 panels[0].set(ylabel="query", xlabel="key")
 plots.show(
     fig,
-    "a causal map of 16 tokens in 1, 2, 4 and 8 blocks of queries. Dark: needed. "
-    "Light grey: multiplied "
-    "though it is 0. White: left out. The more blocks, the closer the stairs are to the diagonal.",
+    "a causal map of 16 tokens in 1, 2, 4 and 8 blocks of queries. Dark: needed. Light grey: "
+    "multiplied though it is 0. White: left out. The more blocks, the closer the stairs are to the "
+    "diagonal.",
 )
 
 # %% [markdown]
@@ -1203,8 +1202,8 @@ def against_length(ax, pair, column):
     ax.set_title(f"at {lengths[-1]}: {slow / quick:.1f} to 1", fontsize=8)
     ax.set_xscale("log", base=2)
     ax.set_xticks(lengths, lengths)
-    ax.set_ylim(0, 1.1 * max(three[column] for found in curves.values()
-                             for three in found.values()))
+    highest = max(three[column] for found in curves.values() for three in found.values())
+    ax.set_ylim(0, 1.1 * highest)
     if column == 0:
         ax.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.15))
 
@@ -1220,12 +1219,10 @@ panels[1][1].set_xlabel("length")
 plots.show(
     fig,
     "six panels against the length, from 64 to 1024, for the dot product, Dense and Random. Above, "
-    "the time for each "
-    "score: in long sentences the form that writes the map down for each sentence is the slower "
-    "one. Dotted, their "
-    "floors. Below, the peak memory for each score: nearly level lines for the forms with a map, "
-    "lower for Random's "
-    "one map than for its expanded one; the fused forms fall to a half with every doubling.",
+    "the time for each score: in long sentences the form that writes the map down for each "
+    "sentence is the slower one. Dotted, their floors. Below, the peak memory for each score: "
+    "nearly level lines for the forms with a map, lower for Random's one map than for its expanded "
+    "one; the fused forms fall to a half with every doubling.",
 )
 
 # %% [markdown]
@@ -1319,11 +1316,10 @@ fig.legend(fontsize=8, loc="outside right center", title="colour: the machine,\n
            title_fontsize=8)
 plots.show(
     fig,
-    "two roofs that rise and bend to a level line at 1. With our round numbers the bend is "
-    "at 5 operations "
-    "for each byte, and all four forms lie on the level part. On the card it is further to "
-    "the right, and "
-    "the two forms that write a map for each sentence lie on the slope, far below 1.",
+    "two roofs that rise and bend to a level line at 1. With our round numbers the bend is at 5 "
+    "operations for each byte, and all four forms lie on the level part. On the card it is further "
+    "to the right, and the two forms that write a map for each sentence lie on the slope, far "
+    "below 1.",
 )
 
 # %% [markdown]
@@ -1378,11 +1374,9 @@ ax.set(xscale="log", xlabel="ms, forward and backward")
 ax.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
 plots.show(
     fig,
-    "for nine forms on the card a bar from the floor to the measured time, "
-    "on a logarithmic scale. Dense "
-    "without its bias ends where sdpa does, Dense with it a little later. "
-    "Random has the lowest floor, but "
-    "ends later than sdpa. Factorized Dense has the longest bar.",
+    "for nine forms on the card a bar from the floor to the measured time, on a logarithmic scale. "
+    "Dense without its bias ends where sdpa does, Dense with it a little later. Random has the "
+    "lowest floor, but ends later than sdpa. Factorized Dense has the longest bar.",
 )
 
 # %% [markdown]

@@ -110,10 +110,9 @@ def summary(numbers, digits=3):
 # %%
 plots.show(
     plots.flow("one of nine", "all, one or none"),
-    "boxes and arrows. X leads to the filled box S(X), one of nine, which reads all tokens, "
-    "one or none. Its scores go "
-    "through mask and softmax and become weights. The values G(X) of X are averaged "
-    "with them to Y.",
+    "boxes and arrows. X leads to the filled box S(X), one of nine, which reads all tokens, one or "
+    "none. Its scores go through mask and softmax and become weights. The values G(X) of X are "
+    "averaged with them to Y.",
 )
 
 # %% [markdown]
@@ -327,10 +326,9 @@ fig = loss_curves({variant: [record["curve"][1:]] for variant, record in records
                   references=references)
 plots.show(
     fig,
-    "the validation loss of both models against the training step, from step 100 on. "
-    "Both fall steeply at first and "
-    "then slowly. Three level lines are the losses of counts: the 2-gram highest, then the 3-gram, "
-    "the 6-gram lowest.",
+    "the validation loss of both models against the training step, from step 100 on. Both fall "
+    "steeply at first and then slowly. Three level lines are the losses of counts: the 2-gram "
+    "highest, then the 3-gram, the 6-gram lowest.",
 )
 for variant, (model, _) in models.items():
     start, generator = task.tokenizer.encode("\n")[None], torch.Generator().manual_seed(0)
@@ -430,9 +428,8 @@ for title, others in {
         plots.show(
             fig,
             f"validation loss against the training step, {title}: {', '.join(some)}. "
-            "A line is the mean of the seeds, "
-            "a band runs from the lowest to the highest. Three level lines are counts: 2-gram, "
-            "3-gram, 6-gram.",
+            "A line is the mean of the seeds, a band runs from the lowest to the highest. Three "
+            "level lines are counts: 2-gram, 3-gram, 6-gram.",
         )
 
 # %% [markdown]
@@ -770,12 +767,10 @@ axes.set_ylabel("loss (nats per token)")
 axes.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
 plots.show(
     fig,
-    "loss against the factor on the learning rate of the tables, one seed each. "
-    "A level line is Vanilla in the tuning. "
-    "Both lines of Random fall all the way, "
-    "to 100 in the tuning and to 30 in the first version. Factorized Random is lowest at 10 in the "
-    "tuning and rises "
-    "steeply to 100; in the first version it falls up to 30, the largest tried.",
+    "loss against the factor on the learning rate of the tables, one seed each. A level line is "
+    "Vanilla in the tuning. Both lines of Random fall all the way, to 100 in the tuning and to 30 "
+    "in the first version. Factorized Random is lowest at 10 in the tuning and rises steeply to "
+    "100; in the first version it falls up to 30, the largest tried.",
 )
 compare_guess(my_factors, {variant: int(min(losses, key=losses.get))
                            for variant, losses in of_tuning.items()})

@@ -239,7 +239,8 @@ def rule_github(notebook, name):
         shown = [cell.source] if cell.cell_type == "markdown" else []
         for output in cell.get("outputs", []):
             data = output.get("data", {})
-            shown += [data[kind] for kind in ("text/markdown", "text/html") if kind in data and "text/plain" not in data]
+            if "text/plain" not in data:
+                shown += [data[kind] for kind in ("text/markdown", "text/html") if kind in data]
         problems += [say(cell, problem) for text in shown for problem in github_problems(text)]
     return problems
 
