@@ -34,7 +34,10 @@ from synth_lib.text.corpora import DATA, evaluation_windows, random_windows, sha
 try:
     import transformers
     from safetensors.torch import load_file
-    from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin, PretrainedConfig, PreTrainedModel
+    from transformers import (
+        DataCollatorForLanguageModeling, DynamicCache, EncoderDecoderCache, GenerationMixin, PretrainedConfig,
+        PreTrainedModel,
+    )  # fmt: skip
     from transformers.modeling_outputs import CausalLMOutputWithPast, SequenceClassifierOutput
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 except ImportError as error:
@@ -353,12 +356,15 @@ class SynthesizerForCausalLM(_SynthesizerModel, GenerationMixin):
             position_ids: not needed; if given, they must count the tokens of attention_mask from 0.
             past_key_values, cache: a DynamicCache that this model filled, under either name.
             labels: int64 "batch new". They are shifted inside: the logits of column t are judged by labels[:, t + 1].
-                -100 is not counted, nor is what is predicted from padding.
+                -100 is not counted, nor is what is predicted from padding, so that a text has the loss that it has
+                alone. So the logits of the last column are judged by nothing, and a text of max_position_embeddings
+                tokens trains all rows of a table but the last.
             logits_to_keep: compute the logits of so many last columns alone; 0: of all.
-            **kwargs: num_items_in_batch of `Trainer`.
+            **kwargs: num_items_in_batch of `Trainer`, which the loss is divided by.
 
         Raises:
-            TypeError, ValueError: a cache of another kind, a mask of other numbers or axes, too many tokens.
+            TypeError, ValueError: a cache of another kind, a mask of other numbers or axes, too many tokens;
+                num_items_in_batch of several batches that counts what is predicted from padding: see `CausalCollator`.
         """
         cache = _dynamic(cache if cache is not None else past_key_values)
         real = self._real(input_ids, attention_mask, cache.get_seq_length() if cache is not None else 0, kwargs)
@@ -373,10 +379,8 @@ class SynthesizerForCausalLM(_SynthesizerModel, GenerationMixin):
         logits = kept @ self.model.token.weight.T
         loss = None
         if labels is not None:
-            if real is not None:
-                labels = labels.clone()
-                labels[:, 1:][~real[:, -labels.shape[1] : -1]] = -100
-            loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, **kwargs)
+            labels, items = _counted(labels, real, kwargs.pop("num_items_in_batch", None))
+            loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, num_items_in_batch=items)
         output = CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
@@ -414,6 +418,53 @@ class SynthesizerForCausalLM(_SynthesizerModel, GenerationMixin):
             return super().prepare_inputs_for_generation(input_ids, **kwargs)
         inputs = {"input_ids": input_ids[:, -limit:], "use_cache": False, "logits_to_keep": 1}
         return inputs if mask is None else inputs | {"attention_mask": mask[:, -limit:]}
+
+
+def _counted(labels, real, items):
+    """labels with -100 where the prediction is made from padding, and the number to divide their loss by, or None.
+
+    `items` is what `Trainer` counts: the labels from column 1 on that are not -100, in all batches of one step.
+    """
+    if real is None:
+        return labels, items
+    known, labels = (labels[:, 1:] != -100).sum(), labels.clone()
+    labels[:, 1:][~real[:, -labels.shape[1] : -1]] = -100
+    own = (labels[:, 1:] != -100).sum()
+    if items is None or own == known:
+        return labels, items
+    if int(items) != known:  # of several batches, and the others are not here
+        made = f"{known - own} labels of this batch are predicted from padding, which is not counted"
+        cure = "pad on the right, or make the batches with CausalCollator"
+        raise ValueError(f"{made}, but num_items_in_batch = {int(items)} of several batches counts them: {cure}")
+    return labels, own.clamp(min=1)
+
+
+class CausalCollator(DataCollatorForLanguageModeling):
+    """Batches of tokenized texts for `Trainer`, whose labels are exactly the predictions that count.
+
+    As DataCollatorForLanguageModeling(tokenizer, mlm=False), with two differences. The first token of a text behind
+    padding gets -100: nothing but padding predicts it. So the number that `Trainer` divides by is that of the
+    predictions, in several batches of one step (gradient_accumulation_steps) and with label_smoothing_factor too.
+    And padding is known by attention_mask, not by its token: the end of a text stays a label if it pads as well.
+
+    Args:
+        tokenizer: with a padding token; it must make attention_mask, else ValueError at the first batch.
+        **options: those of DataCollatorForLanguageModeling, such as pad_to_multiple_of.
+    """
+
+    def __init__(self, tokenizer, **options):
+        super().__init__(tokenizer, mlm=False, **options)
+
+    def __call__(self, features, return_tensors=None):
+        """features: a list of what the tokenizer returned -> input_ids, attention_mask, labels, "batch column"."""
+        batch = super().__call__(features, return_tensors)
+        if "attention_mask" not in batch:
+            raise ValueError("the tokenizer makes no attention_mask: put it into its model_input_names")
+        real = batch["attention_mask"] != 0
+        labels = batch["input_ids"].masked_fill(~real, -100)
+        labels[:, 1:][~real[:, :-1]] = -100
+        batch["labels"] = labels
+        return batch
 
 
 class SynthesizerForSequenceClassification(_SynthesizerModel):
