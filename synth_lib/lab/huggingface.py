@@ -35,9 +35,13 @@ try:
     import transformers
     from safetensors.torch import load_file
     from transformers import (
-        DataCollatorForLanguageModeling, DynamicCache, EncoderDecoderCache, GenerationMixin, PretrainedConfig,
+        DataCollatorForLanguageModeling,
+        DynamicCache,
+        EncoderDecoderCache,
+        GenerationMixin,
+        PretrainedConfig,
         PreTrainedModel,
-    )  # fmt: skip
+    )
     from transformers.modeling_outputs import CausalLMOutputWithPast, SequenceClassifierOutput
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 except ImportError as error:
@@ -323,8 +327,11 @@ class _Called:
 class SynthesizerForCausalLM(_SynthesizerModel, GenerationMixin):
     """A `LanguageModel` as a PreTrainedModel: `from_pretrained`, `generate`, `Trainer` take it.
 
-    The cache is a DynamicCache that holds the values alone, and keys only if S compares tokens. Beyond
-    max_position_embeddings `generate` reads the last tokens anew in every step, as `LanguageModel.generate` does.
+    The cache is a DynamicCache that holds the values alone, and keys only if S compares tokens. The values lie where
+    transformers keeps keys, in layers[0].keys: that is where it counts the tokens. In a padded batch each step of
+    `generate` runs a layer once for each different number of tokens.
+    Beyond max_position_embeddings `generate` reads the last tokens anew in every step, as `LanguageModel.generate`
+    does, and predicts from the last row of each table. Labels never train that row: none lies behind it.
     With gradient checkpointing a training step keeps no cache; given one, it is computed without checkpointing.
 
     An option given to `from_pretrained` takes the place of the saved one, as everywhere in transformers, and the
@@ -533,8 +540,8 @@ def replace_attention(model, score, layers=None, **score_options):
     Its config keeps what was replaced, under replaced_attention. Saved, it has all its weights: `load_replaced` reads
     it back, and `from_pretrained`, which would build the original attention, stops with a size mismatch. It does not
     stop with ignore_mismatched_sizes=True: then it draws the original attention anew, and its report of what was loaded
-    is all that says so. Leave that out. A layer may be replaced again. Its own positions are those of its
-    `position_ids`: give them where padding stands on the left and `generate` does not.
+    is all that says so, since missing weights alone stop nothing. Leave that out. A layer may be replaced again. Its
+    own positions are those of its `position_ids`: give them where padding stands on the left and `generate` does not.
 
     Args:
         model: a model of transformers, changed in place.
@@ -765,13 +772,15 @@ def _columns_of(mask, new, past, causal):
 # --- what goes beside a model ---
 
 
-def model_card(config, *, data, loss, versions=None):
+def model_card(config, *, data, loss, licence, library, versions=None):
     """The README.md of a published model: what S is, what it cannot do, how it was trained.
 
     Args:
         config: a `SynthesizerConfig`.
         data: what it was trained and judged on, a sentence with source and licence.
         loss: the loss on texts that it was not trained on, in nats per token.
+        licence: that of the weights, by the short name that the hub knows, such as "mit".
+        library: where a user gets synth_lib from, such as the address of its repository.
         versions: {name: version}; default: those of torch and transformers here.
     """
     check_number("loss", loss)
@@ -779,7 +788,8 @@ def model_card(config, *, data, loss, versions=None):
     names = [config.score] if isinstance(config.score, str) else list(dict.fromkeys(config.score))
     parts = list(dict.fromkeys(part.strip() for name in names for part in name.split("+")))
     lines = [
-        "---", "library_name: transformers", "tags: [synthesizer, arxiv:2005.00743]", "---", "",
+        "---", "library_name: transformers", "pipeline_tag: text-generation", f"license: {licence}",
+        "tags: [synthesizer, arxiv:2005.00743]", "---", "",
         f"# A Synthesizer with {' and '.join(names)}", "",
         "Attention whose weights are synthesized, Y = softmax(S(X) + mask) G(X) (Tay et al., arXiv 2005.00743).", "",
         "## What S is", "", *(f"- `{part}`: {SAYS[part]}" for part in parts), "",
@@ -787,7 +797,9 @@ def model_card(config, *, data, loss, versions=None):
         "## How it was made", "", f"- Data: {data}", f"- Loss on texts held out: {loss:.3f} nats per token.",
         "- Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()) + ".", "",
         "## How to load it", "",
-        "`import synth_lib.lab.huggingface`, then `AutoModelForCausalLM.from_pretrained(...)`.", "",
+        f"Install synth_lib from {library}, with its extra `hf`: the code is not in this folder, and",
+        "`trust_remote_code` finds none. `import synth_lib.lab.huggingface`, then",
+        "`AutoModelForCausalLM.from_pretrained(...)`.", "",
     ]  # fmt: skip
     return "\n".join(lines)
 
