@@ -447,9 +447,9 @@ for name, collate in {"theirs": theirs, "ours": CausalCollator(word_tokenizer)}.
 # Labels are the tokens, with -100 for padding, and the model shifts. Six words have five predictions and two have one,
 # but `Trainer` counts seven labels and hands the model this number to divide by. The seventh is "a", which only padding
 # predicts. For one batch our model divides by what it counts itself. Where several make a step
-# (`gradient_accumulation_steps`) it does not see the others, and stops with a sentence; `CausalCollator` leaves that
-# label out. It also knows padding by the mask. Theirs knows it by its number: if padding is the end of a text as well,
-# no end is ever a label.
+# (`gradient_accumulation_steps`) it does not see the others, and stops with a sentence; `CausalCollator` leaves out
+# every label that no token predicts. It also knows padding by the mask. Theirs knows it by its number: if padding is
+# the end of a text as well, no end is ever a label.
 #
 # ## Swap S in a GPT-2
 #
@@ -708,7 +708,7 @@ plots.show(
 #
 # A model without a card is a guess for its users. `model_card` writes what is known for certain: what S is, what it
 # *cannot* do, and what it was trained on. The number is yours, measured on texts that were not trained on; so are the
-# licence of the weights, by which the hub finds your model, and where users get synth_lib from.
+# licence of the weights, which the hub shows and sorts by, and where users get synth_lib from.
 
 # %%
 best = trained["ten times the rate"][0]

@@ -439,20 +439,21 @@ def _counted(labels, real, items):
     own = (labels[:, 1:] != -100).sum()
     if items is None or own == known:
         return labels, items
-    if int(items) != known:  # of several batches, and the others are not here
-        made = f"{known - own} labels of this batch are predicted from padding, which is not counted"
+    if int(items) != known:  # that of several batches, and the others are not here
+        made = f"{known - own} labels of this batch are predicted from padding, which is left out"
         cure = "pad on the right, or make the batches with CausalCollator"
-        raise ValueError(f"{made}, but num_items_in_batch = {int(items)} of several batches counts them: {cure}")
+        raise ValueError(f"{made}, but num_items_in_batch = {int(items)} counts them: {cure}")
     return labels, own.clamp(min=1)
 
 
 class CausalCollator(DataCollatorForLanguageModeling):
     """Batches of tokenized texts for `Trainer`, whose labels are exactly the predictions that count.
 
-    As DataCollatorForLanguageModeling(tokenizer, mlm=False), with two differences. The first token of a text behind
-    padding gets -100: nothing but padding predicts it. So the number that `Trainer` divides by is that of the
-    predictions, in several batches of one step (gradient_accumulation_steps) and with label_smoothing_factor too.
-    And padding is known by attention_mask, not by its token: the end of a text stays a label if it pads as well.
+    As DataCollatorForLanguageModeling(tokenizer, mlm=False), with two differences. The first token of a text gets -100,
+    wherever it stands: nothing predicts it, or padding alone. (Older versions of `Trainer` count it.) So the number
+    that `Trainer` divides by is that of the predictions, in several batches of one step (gradient_accumulation_steps)
+    and with label_smoothing_factor too. And padding is known by attention_mask, not by its token: the end of a text
+    stays a label if it pads as well.
 
     Args:
         tokenizer: with a padding token; it must make attention_mask, else ValueError at the first batch.
@@ -469,6 +470,7 @@ class CausalCollator(DataCollatorForLanguageModeling):
             raise ValueError("the tokenizer makes no attention_mask: put it into its model_input_names")
         real = batch["attention_mask"] != 0
         labels = batch["input_ids"].masked_fill(~real, -100)
+        labels[:, 0] = -100
         labels[:, 1:][~real[:, :-1]] = -100
         batch["labels"] = labels
         return batch
