@@ -6,7 +6,7 @@
 #
 # - **Before you start:** chapters [03](03_random.ipynb) and [07](07_whole_models.ipynb): $R$ and its learning rate,
 #   the language model and its cache. You need not know Hugging Face.
-# - **Time:** about 85 minutes, 49 of them for the four exercises; the stretch exercise takes 15 more.
+# - **Time:** about 85 minutes, 43 of them for the four exercises; the stretch exercise takes 12 more.
 # - **Level:** medium.
 # - **Of use elsewhere:** all of it. `transformers` is how most open models are loaded today, and masks, positions,
 #   labels and caches are where a model that works at home goes wrong there, without an error.
@@ -29,12 +29,14 @@ import torch
 from torch.nn import functional as F
 
 warnings.filterwarnings("ignore", message="IProgress not found")  # without ipywidgets there are no bars
-from synth_lib.lab.huggingface import CACHE, SynthesizerConfig, SynthesizerForCausalLM  # says what to install
-from synth_lib.lab.huggingface import model_card, replace_attention
+from synth_lib.lab.huggingface import CACHE, CausalCollator, SynthesizerConfig  # says what to install
+from synth_lib.lab.huggingface import SynthesizerForCausalLM, model_card, replace_attention
 import transformers
-from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from huggingface_hub import ModelCard
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast, Trainer, TrainingArguments, pipeline
+from transformers import DataCollatorForLanguageModeling, Trainer, TrainingArguments, pipeline
 
 from synth_lib import plots
 from synth_lib.attention import Attention
@@ -63,7 +65,8 @@ axes = Axes(batch=2, length=6, vocab=7, d_model=12, head=3)
 words = "[pad] the dog saw a small bird".split()
 texts = ["the dog saw a small bird".split(), "a bird".split()]
 rows = [["[pad]"] * (6 - len(text)) + text for text in texts]
-tokens = axes(torch.tensor([[words.index(word) for word in row] for row in rows]), "batch length", "tokens")
+numbers = torch.tensor([[words.index(word) for word in row] for row in rows])
+tokens = axes(numbers, "batch length", "tokens")
 attention_mask = axes((tokens != 0).long(), "batch length", "attention_mask")
 for row, ones in zip(rows, attention_mask.tolist(), strict=True):
     print(" ".join(f"{word:>6}" for word in row), "  attention_mask", ones)
@@ -93,7 +96,8 @@ for row, ones in zip(rows, attention_mask.tolist(), strict=True):
 # %%
 plots.show(
     plots.flow("Random", None),
-    "Y = softmax(S(X) + mask) G(X) as boxes and arrows. No arrow leads from X into the box of S, Random.",
+    "Y = softmax(S(X) + mask) G(X) as boxes and arrows. No arrow leads from X into the box of S, "
+    "Random.",
 )
 
 # %% [markdown]
@@ -137,9 +141,11 @@ print(f"alone, row 1:          {alone[0]:.2f}")
 print(f"in the batch, row 5:   {by_column[0]:.2f}")
 
 # %% [markdown]
-# The same text, another result, because of its neighbour in the batch. For the dot product that is harmless: it reads
-# tokens. For Random and Dense it is another layer: their keys *are* positions. So positions must count tokens, not
-# columns; in `transformers` these counts are the `position_ids`, and `generate` makes them from `attention_mask`.
+# The same text, another result, because of its neighbour in the batch. A layer with the dot product does not mind: it
+# reads tokens. For Random and Dense it is another layer: their keys *are* positions. And a *model* with learned
+# positions minds with any S, GPT-2 too (you see it below). So positions must count tokens, not columns. In
+# `transformers` these counts are the `position_ids`: `generate` makes them from `attention_mask`; GPT-2 called by
+# itself or by `Trainer` counts columns.
 #
 # ### Exercise 12.1: one map, wherever the text stands
 #
@@ -150,9 +156,10 @@ print(f"in the batch, row 5:   {by_column[0]:.2f}")
 def map_of_random(R, attention_mask):
     """The weights of Random, batch head query key, where query and key are columns of the batch.
 
-    R: scores, head max_length max_length. attention_mask: int64, batch length, 1 = token, 0 = padding; a text has at
-    most max_length tokens, there may be more columns than that, and a row may be all padding. A token attends to
-    itself and to the tokens before it. Every weight from padding or to padding is 0.
+    R: scores, head max_length max_length. attention_mask: int64, batch length, 1 = token,
+    0 = padding; a text has at most max_length tokens, there may be more columns than that, and a
+    row may be all padding. A token attends to itself and to the tokens before it. Every weight
+    from padding or to padding is 0.
     """
     ### BEGIN SOLUTION
     real = attention_mask.bool()
@@ -212,7 +219,9 @@ check("12.1", map_of_random_text_by_text)
 # do both:
 
 # %%
-model = SynthesizerForCausalLM(SynthesizerConfig(vocab_size=7, hidden_size=12, num_attention_heads=3))
+model = SynthesizerForCausalLM(
+    SynthesizerConfig(vocab_size=7, hidden_size=12, num_attention_heads=3)
+)
 text = tokens[:1]
 following = F.pad(text[:, 1:], (0, 1), value=-100)  # -100: there is no target
 certain = 20.0 * F.one_hot(following.clamp(min=0), 7).float()
@@ -224,16 +233,17 @@ for name, labels in {"labels = tokens": text, "labels = targets": following}.ite
 #
 # ### Exercise 12.2: the loss of a padded batch
 #
-# *12 minutes, medium.* Their models count every label that is not -100, and leave it to the user to write -100 where
+# *10 minutes, medium.* Their models count every label that is not -100, and leave it to the user to write -100 where
 # padding is. Our wrapper also leaves out what is predicted *from* padding. Write its loss.
 
 # %% exercise="12.2" points=2
 def loss_of(logits, labels, attention_mask):
     """The mean cross-entropy of a language model in nats, a tensor without axes.
 
-    logits: batch length vocab. labels: int64, batch length, the tokens themselves, not shifted; -100 is never a
-    target. attention_mask: 1 = token, 0 = padding, batch length; what is predicted from padding is not counted either.
-    The mean is over all predictions that count, in all texts together; at least one does.
+    logits: batch length vocab. labels: int64, batch length, the tokens themselves, not shifted;
+    -100 is never a target. attention_mask: 1 = token, 0 = padding, batch length; what is
+    predicted from padding is not counted either. The mean is over all predictions that count, in
+    all texts together; at least one does.
     """
     ### BEGIN SOLUTION
     counts = (labels[:, 1:] != -100) & (attention_mask[:, :-1] == 1)
@@ -276,35 +286,38 @@ check("12.2", loss_with_ignored_labels)
 # *values*. A synthesizer has no keys to keep. How many numbers does each S keep of the six words?
 
 # %%
-my_guess = {"dot_product": None, "dense": None, "random": None}  # keys and values of one layer; d_model is 12
+# keys and values of one layer; d_model is 12
+my_guess = {"dot_product": None, "dense": None, "random": None}
 
 # %%
 kept = {}
 for score in my_guess:
     config = SynthesizerConfig(
-        vocab_size=7, hidden_size=12, num_attention_heads=3, num_hidden_layers=1, max_position_embeddings=16,
-        score=score,
+        vocab_size=7, hidden_size=12, num_attention_heads=3, num_hidden_layers=1,
+        max_position_embeddings=16, score=score,
     )  # fmt: skip
     cache = SynthesizerForCausalLM(config).eval()(text, use_cache=True)[CACHE]
     kept[score] = cache.layers[0].keys.numel() + cache.layers[0].values.numel()
 compare_guess(my_guess, kept)
 
 # %% [markdown]
-# Half. The wrapper stores the values in their container, so their beam search may reorder them and their tools
-# may crop them; the second place holds the keys of dot products, if there are any.
+# Half. The wrapper stores the values in their container, so their beam search may reorder them and their tools may crop
+# them. They lie in `layers[0].keys`, since that is where tokens are counted; `layers[0].values` holds the keys of dot
+# products, if there are any.
 #
 # ### Exercise 12.3: how much is kept?
 #
-# *10 minutes, easy.* Some of their models let several heads share one key and one value head ("grouped" keys). Count
+# *8 minutes, easy.* Some of their models let several heads share one key and one value head ("grouped" keys). Count
 # the numbers in the cache of a model that mixes their layers with ours.
 
 # %% exercise="12.3" points=1
 def numbers_kept(layers, d_model, head, batch, length):
     """How many numbers a cache holds after `length` tokens of each text of a batch, a whole number.
 
-    layers: for each layer either a text, the name of our S such as "dense" or "random + dot_product", or a whole
-    number: their attention with so many key heads and as many value heads. A head has d_model / head features. Our
-    layers keep all their values, and all the keys of each dot product in S.
+    layers: for each layer either a text, the name of our S such as "dense" or
+    "random + dot_product", or a whole number: their attention with so many key heads and as many
+    value heads. A head has d_model / head features. Our layers keep all their values, and all the
+    keys of each dot product in S.
     """
     ### BEGIN SOLUTION
     features = 0
@@ -327,8 +340,10 @@ check("12.3", numbers_kept)
 # %% solution="12.3"
 def numbers_by_layer(layers, d_model, head, batch, length):
     one = batch * length * d_model // head  # one head of keys, or of values
-    ours = [1 + layer.split(" + ").count("dot_product") for layer in layers if isinstance(layer, str)]
-    return one * (head * sum(ours) + 2 * sum(layer for layer in layers if not isinstance(layer, str)))
+    names = [layer for layer in layers if isinstance(layer, str)]
+    theirs = sum(layer for layer in layers if not isinstance(layer, str))
+    ours = sum(1 + name.split(" + ").count("dot_product") for name in names)
+    return one * (head * ours + 2 * theirs)
 
 
 check("12.3", numbers_by_layer)
@@ -353,8 +368,8 @@ check("12.3", numbers_by_layer)
 
 # %%
 config = SynthesizerConfig(
-    vocab_size=7, hidden_size=12, num_attention_heads=3, num_hidden_layers=2, max_position_embeddings=16,
-    score=["random", "dense"], pad_token_id=0,
+    vocab_size=7, hidden_size=12, num_attention_heads=3, num_hidden_layers=2,
+    max_position_embeddings=16, score=["random", "dense"], pad_token_id=0,
 )
 _ = torch.manual_seed(1)
 model = SynthesizerForCausalLM(config).eval()
@@ -372,23 +387,24 @@ assert again.get_output_embeddings() is again.get_input_embeddings()
 
 # %% [markdown]
 # Nobody told `AutoModelForCausalLM` about S: `config.json` says `"model_type": "synthesizer"`, and our file has
-# registered that name. Now the test that most wrappers fail: does the short text go on as it would alone?
+# registered that name. (So whoever loads your model installs synth_lib and imports that file first: there is no code in
+# the folder for `trust_remote_code`.) Now the test that many wrappers fail: does the short text get the logits that it
+# gets alone? Written words would be a weak test: a small change of a logit seldom changes the largest one.
 
 # %%
-options = {"max_new_tokens": 8, "do_sample": False}
-together = again.generate(tokens, attention_mask=attention_mask, **options)[:, 6:]
-for name, row, ones, new in zip(("six words", "two words"), tokens, attention_mask, together, strict=True):
-    alone = again.generate(row[ones == 1][None], **options)[0, -8:]
-    print(f"{name}: {int((alone == new).sum())} of 8 new words are the same as alone")
+with torch.no_grad():
+    alone = again(tokens[1:, -2:]).logits[0]
+    for name, given in {"with": {"attention_mask": attention_mask}, "without": {}}.items():
+        together = again(tokens, **given).logits[1, -2:]
+        largest = (together - alone).abs().max()
+        print(f"{name:7} attention_mask, the largest difference of a logit: {largest:.2f}")
+print(f"all logits of that text lie between {alone.min():.2f} and {alone.max():.2f}")
 
 # %% [markdown]
-# And without `attention_mask`, as in many scripts? Then padding is text.
-
-# %%
-without = again(tokens).logits[1, -1]
-with_mask = again(tokens, attention_mask=attention_mask).logits[1, -1]
-print("read as:", " ".join(rows[1]))
-print(f"the largest change of a logit of the next word: {(without - with_mask).abs().max():.2f}")
+# Without a mask a plain call reads padding as text, and the difference is more than half of the range. `generate` is
+# kinder: given none, it makes the mask from `pad_token_id`, which our config sets. It cannot where the config has no
+# `pad_token_id`, or where padding is also the end of a text (`pad_token = eos_token`, as in many scripts). Give the
+# mask. It has a price: while a padded batch is written, our layers run once in each step for every different length.
 
 # %% [markdown]
 # ### A tokenizer, a pipeline and a collator
@@ -401,7 +417,8 @@ print(f"the largest change of a logit of the next word: {(without - with_mask).a
 by_word = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}))
 by_word.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
 word_tokenizer = PreTrainedTokenizerFast(
-    tokenizer_object=by_word, pad_token="[pad]", padding_side="left", model_input_names=["input_ids", "attention_mask"]
+    tokenizer_object=by_word, pad_token="[pad]", padding_side="left",
+    model_input_names=["input_ids", "attention_mask"],
 )
 sentences = [" ".join(text) for text in texts]
 for name, rows_of_batch in word_tokenizer(sentences, padding=True).items():
@@ -414,18 +431,25 @@ for name, rows_of_batch in word_tokenizer(sentences, padding=True).items():
 
 # %%
 write = pipeline("text-generation", model=again, tokenizer=word_tokenizer, device="cpu")
-options["suppress_tokens"] = [0]
+options = {"max_new_tokens": 8, "do_sample": False, "suppress_tokens": [0]}
 own = again.generate(tokens, attention_mask=attention_mask, **options)[:, 6:]
 found = write(sentences, batch_size=2, return_full_text=False, **options)
 own_words = [word_tokenizer.decode(new).split() for new in own]
 same = [new == one["generated_text"].split() for new, (one,) in zip(own_words, found, strict=True)]
 print("texts that the pipeline continues as generate did:", sum(same), "of", len(same))
-collate = DataCollatorForLanguageModeling(word_tokenizer, mlm=False)
-print("labels:", collate([word_tokenizer(sentence) for sentence in sentences])["labels"].tolist())
+theirs = DataCollatorForLanguageModeling(word_tokenizer, mlm=False)
+for name, collate in {"theirs": theirs, "ours": CausalCollator(word_tokenizer)}.items():
+    labels = collate([word_tokenizer(sentence) for sentence in sentences])["labels"]
+    counted = int((labels[:, 1:] != -100).sum())
+    print(f"{name}: labels {labels.tolist()}, counted by Trainer: {counted}")
 
 # %% [markdown]
-# Labels are the tokens, with -100 for padding, and the model shifts. The collator knows padding by its number alone: if
-# the padding is also the end of a text, as with many GPT-2 scripts, no end is ever a label.
+# Labels are the tokens, with -100 for padding, and the model shifts. Six words have five predictions and two have one,
+# but `Trainer` counts seven labels and hands the model this number to divide by. The seventh is "a", which only padding
+# predicts. For one batch our model divides by what it counts itself. Where several make a step
+# (`gradient_accumulation_steps`) it does not see the others, and stops with a sentence; `CausalCollator` leaves out
+# every label that no token predicts. It also knows padding by the mask. Theirs knows it by its number: if padding is
+# the end of a text as well, no end is ever a label.
 #
 # ## Swap S in a GPT-2
 #
@@ -435,7 +459,8 @@ print("labels:", collate([word_tokenizer(sentence) for sentence in sentences])["
 # %%
 _ = torch.manual_seed(0)
 gpt2 = GPT2LMHeadModel(GPT2Config(
-    vocab_size=7, n_embd=12, n_head=3, n_layer=2, n_positions=16, bos_token_id=None, eos_token_id=None,
+    vocab_size=7, n_embd=12, n_head=3, n_layer=2, n_positions=16, bos_token_id=None,
+    eos_token_id=None,
 )).eval()  # fmt: skip
 projection = gpt2.transformer.h[0].attn.c_proj
 for name, weight in {"as it is": projection.weight, "transposed": projection.weight.T}.items():
@@ -456,6 +481,21 @@ print("layers now:", [type(block.attn).__name__ for block in mixed.transformer.h
 assert (same - before).abs().max() < 1e-5 and not torch.equal(other, before)
 
 # %% [markdown]
+# Everything, its habits too. The short text alone, and behind padding, in the plain GPT-2:
+
+# %%
+counts = (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
+with torch.no_grad():
+    alone = gpt2(tokens[1:, -2:]).logits[0]
+    for name, given in {"none": {}, "counts of tokens": {"position_ids": counts}}.items():
+        padded = gpt2(tokens, attention_mask=attention_mask, **given).logits[1, -2:]
+        largest = (padded - alone).abs().max()
+        print(f"position_ids: {name:16}: the largest difference of a logit is {largest:.2f}")
+
+# %% [markdown]
+# Its embedding of positions counts columns unless you say better, whatever S is. `SynthesizerForCausalLM` counts by the
+# mask.
+#
 # What does the exchange cost? Our Random has a table of max_length × max_length numbers for each of three heads,
 # max_length = 16. Queries and keys of a dot product have two matrices 12 × 12 and two biases. How many numbers does
 # layer 1 have for S?
@@ -465,11 +505,13 @@ my_guess = {"dot product": None, "Random": None}
 
 # %%
 def numbers_of_s(model):
-    return sum(number.numel() for number in model.transformer.h[1].attn.attention.score.parameters())
+    score = model.transformer.h[1].attn.attention.score
+    return sum(parameter.numel() for parameter in score.parameters())
 
 
 compare_guess(my_guess, {"dot product": numbers_of_s(twin), "Random": numbers_of_s(mixed)})
-print(f"at GPT-2's sizes, 768 wide, 12 heads, 1,024 positions: {2 * (768**2 + 768):,} and {12 * 1024**2:,}")
+print("at GPT-2's sizes, 768 wide, 12 heads, 1,024 positions:",
+      f"{2 * (768**2 + 768):,} and {12 * 1024**2:,}")
 
 # %% [markdown]
 # At GPT-2's own sizes the tables of one layer have ten times the numbers of its queries and keys. Random saves memory
@@ -477,18 +519,18 @@ print(f"at GPT-2's sizes, 768 wide, 12 heads, 1,024 positions: {2 * (768**2 + 76
 #
 # ### Exercise 12.4: three linear maps out of one
 #
-# *12 minutes, medium.* GPT-2 computes queries, keys and values in one product, and splits the result into heads. Take
+# *10 minutes, medium.* GPT-2 computes queries, keys and values in one product, and splits the result into heads. Take
 # the parts of one head out.
 
 # %% exercise="12.4" points=2
 def parts_of_head(weight, bias, head, number):
     """What one head of GPT-2 makes its queries, keys and values with.
 
-    Their layer computes x @ weight + bias. The first third of the result is the queries of all heads, then come the
-    keys, then the values; in each third head 0 comes first. weight: d_model x 3 d_model. bias: 3 d_model. head: how
-    many there are. number: which one, from 0.
-    Returns three pairs (w, b) in this order, such that torch.nn.functional.linear(x, w, b) is the queries, the keys,
-    the values of that head. w is d_head x d_model.
+    Their layer computes x @ weight + bias. The first third of the result is the queries of all
+    heads, then come the keys, then the values; in each third head 0 comes first. weight: d_model x
+    3 d_model. bias: 3 d_model. head: how many there are. number: which one, from 0.
+    Returns three pairs (w, b) in this order, such that torch.nn.functional.linear(x, w, b) is the
+    queries, the keys, the values of that head. w is d_head x d_model.
     """
     ### BEGIN SOLUTION
     d_model = len(weight)
@@ -549,9 +591,10 @@ print("with dense:", type(llama.model.layers[0].self_attn).__name__)
 #
 # `Trainer` builds its own optimizer, with one rate for all. Chapter 03 says what that does to $R$: Adam moves a number
 # by about the rate a step, and a table that starts near 0 must move by several units. The documented way to
-# other rates is to hand over an optimizer, whose groups the schedule then scales together. (With
-# `label_smoothing_factor` it computes the loss itself, and shifts the labels only for classes in a list of its own.
-# The wrapper has put itself there; a class that you derive from it has not. Who shifts, again.)
+# other rates is to hand over an optimizer, whose groups the schedule then scales together; `learning_rate`,
+# `weight_decay` and `optim` of `TrainingArguments` do nothing then. (With `label_smoothing_factor` it computes the loss
+# itself, and shifts the labels only for classes in a list of its own. The wrapper has put itself there; a class that
+# you derive from it has not. Who shifts, again.)
 
 # %%
 tokenizer, splits = shakespeare()
@@ -569,30 +612,49 @@ class Windows(torch.utils.data.Dataset):
     def __getitem__(self, index):
         return {"input_ids": self.pieces[index], "labels": self.pieces[index]}
 
+# %% fold=true
+# @title Follow R through the steps
+class PathOfR(transformers.TrainerCallback):
+    """How long the way of each number of R is: the size of its steps, there and back, added up."""
+
+    def __init__(self, R):
+        self.R, self.start, self.last, self.way = R, R.detach().clone(), R.detach().clone(), 0
+
+    def on_step_end(self, *arguments, **others):
+        self.way = self.way + (self.R.detach() - self.last).abs()
+        self.last = self.R.detach().clone()
+
 # %%
 def train_one_epoch(factor, folder):
-    """A Random model, trained once through 2,560 pieces -> (model, how far a number of R has moved on average)."""
+    """A Random model, trained once through 2,560 pieces -> (model, the path of its R)."""
     torch.manual_seed(0)
     config = SynthesizerConfig(
         vocab_size=tokenizer.vocab, hidden_size=32, num_attention_heads=2, num_hidden_layers=1,
         max_position_embeddings=16, score="random",
     )  # fmt: skip
     model = SynthesizerForCausalLM(config)
-    start = model.model.blocks[0].attention.score.R.detach().clone()
-    groups = parameter_groups(model, learning_rate=1e-2, weight_decay=0.1, r_learning_rate_factor=factor)
+    path = PathOfR(model.model.blocks[0].attention.score.R)
+    groups = parameter_groups(
+        model, learning_rate=1e-2, weight_decay=0.1, r_learning_rate_factor=factor
+    )
     arguments = TrainingArguments(
-        output_dir=folder, num_train_epochs=1, per_device_train_batch_size=16, seed=0, use_cpu=True, report_to=[],
-        logging_strategy="no", save_strategy="no", disable_tqdm=True,
+        output_dir=folder, num_train_epochs=1, per_device_train_batch_size=16, seed=0, use_cpu=True,
+        report_to=[], logging_strategy="no", save_strategy="no", disable_tqdm=True,
     )  # fmt: skip
-    trainer = Trainer(model, arguments, train_dataset=Windows(2560), optimizers=(torch.optim.AdamW(groups), None))
+    trainer = Trainer(
+        model, arguments, train_dataset=Windows(2560), optimizers=(torch.optim.AdamW(groups), None),
+        callbacks=[path],
+    )  # fmt: skip
     trainer.remove_callback(transformers.trainer_callback.PrinterCallback)
     trainer.train()
+    model.config.use_cache = True  # Trainer turns it off for forward, and it would be saved so
     model.save_pretrained(folder)
-    return model.eval(), (model.model.blocks[0].attention.score.R.detach() - start).abs().mean().item()
+    return model.eval(), path
 
 # %% [markdown]
-# 160 steps at a rate of at most 0.01, falling to 0 in a line. How far does a number of $R$ get on average, if it has
-# the rate of the others? And with ten times that rate?
+# 160 steps at a rate of at most 0.01, falling to 0 in a line: 0.8 in all, if every step is as long as the rate and all
+# go the same way. Not every number of $R$ can move. Those above the diagonal are hidden, row 0 has a single weight,
+# which is 1, and the last row is a story of its own. How far do the others get on average? And with ten times the rate?
 
 # %%
 my_guess = {"the rate of the others": None, "ten times the rate": None}  # such as 0.5
@@ -601,35 +663,67 @@ my_guess = {"the rate of the others": None, "ten times the rate": None}  # such 
 folder = tempfile.mkdtemp()
 trained = {name: train_one_epoch(factor, folder) for name, factor in
            {"the rate of the others": 1.0, "ten times the rate": 10.0}.items()}
-compare_guess(my_guess, {name: f"{moved:.1f}" for name, (_, moved) in trained.items()})
+movable = torch.ones(16, 16).tril().bool()
+movable[[0, 15]] = False
+moved = {name: (path.last - path.start).abs()[:, movable].mean()
+         for name, (_, path) in trained.items()}
+print(f"{int(movable.sum())} of the 256 numbers of a head can move")
+compare_guess(my_guess, {name: f"{far:.1f}" for name, far in moved.items()})
+
+# %% [markdown]
+# Less than 0.8 and 8. How long was the way, there and back?
+
+# %%
+for name, (_, path) in trained.items():
+    way = path.way[:, movable].mean()
+    print(f"{name}: {way:.1f} there and back, {moved[name]:.1f} away in the end")
+
+# %% [markdown]
+# Both are shorter. A step of Adam is as long as the rate only if the gradients of a number stay the same from batch to
+# batch; where they differ it is shorter, and where the sign of their mean turns, a number goes back.
 
 # %% fold=true
 # @title Draw the two maps
 maps = [each.model.attention_maps(splits["valid"][None, :16])[0][0, 0] for each, _ in trained.values()]
-letters = ["·"] * 16
+positions = [str(number) if number % 5 == 0 else "" for number in range(16)]
+for _, path in trained.values():
+    assert torch.equal(path.last[:, 15], path.start[:, 15]) and (path.way[:, movable] > 0).all()
 plots.show(
-    plots.attention_map(torch.stack(maps).detach(), letters, titles=list(trained)),
-    "the causal map of head 0 after the same 160 steps, twice. With the rate of the others the rows are spread over "
-    "the positions before them, a little darker at their own. With ten times the rate most weight is at the own "
-    "position.",
+    plots.attention_map(torch.stack(maps).detach(), positions, titles=list(trained)),
+    "the causal map of head 0 after the same 160 steps, twice. With the rate of the others the rows "
+    "are spread over the positions before them, a little darker at their own. With ten times the rate "
+    "most weight is at the own position. The last row, 15, is the same in both: as it was drawn.",
 )
 
 # %% [markdown]
+# Why has the last row learned nothing? Who shifts, once more. The model takes its targets out of the piece, so 16
+# characters have 15 predictions, and nothing judges what row 15 of $R$ makes. Our own loop hands over the 17th as a
+# target; to this model 17 are too many. The last learned position of a GPT-2 that is trained on its longest pieces
+# stays as drawn for the same reason. Here it costs more: beyond 16 tokens `generate` reads the last 16 anew, and
+# predicts from that very row. Stop before, or hand over the last 15 tokens yourself.
+#
 # The same data, the same steps, one argument. A comparison of S in which nobody passed it compares optimizers.
 #
 # ## Publish: what a card must say
 #
 # A model without a card is a guess for its users. `model_card` writes what is known for certain: what S is, what it
-# *cannot* do, and what it was trained on. The number is yours: measure it on texts that were not trained on.
+# *cannot* do, and what it was trained on. The number is yours, measured on texts that were not trained on; so are the
+# licence of the weights, which the hub shows and sorts by, and where users get synth_lib from.
 
 # %%
 best = trained["ten times the rate"][0]
 inputs, _ = evaluation_windows(splits["test"], 16, 200)
 with torch.no_grad():
     loss = best(inputs, labels=inputs).loss.item()
-card = model_card(best.config, data="2,560 pieces of Shakespeare, public domain.", loss=loss)
-differs = ("Loss", "Versions", "arXiv")  # by machine, or too long a number: see them with print(card)
-print("\n".join(line for line in card.splitlines()[5:] if not any(word in line for word in differs)))
+card = model_card(
+    best.config, data="2,560 pieces of Shakespeare, public domain.", loss=loss,
+    licence="mit", library="the repository of this chapter",
+)  # fmt: skip
+Path(folder, "README.md").write_text(card, encoding="utf8")  # beside the weights
+# by machine, or too long a number: see them with print(card)
+differs = ("Loss", "Versions", "arXiv", "arxiv")
+same = [line for line in card.splitlines() if not any(word in line for word in differs)]
+print("\n".join(same))
 
 # %% [markdown]
 # The way to the hub and back, for a machine with a network. This cell defines it and does not call it:
@@ -639,24 +733,119 @@ def with_a_network():
     """Not run in this chapter: it fetches pretrained weights, and writes to an account of yours."""
     model = AutoModelForCausalLM.from_pretrained("openai-community/gpt2")
     replace_attention(model, "random + dot_product", layers=[11])  # train it now: R is new
-    best.push_to_hub("your-name/shakespeare-random")  # and the card as its README.md
+    best.push_to_hub("your-name/shakespeare-random")
+    ModelCard(card).push_to_hub("your-name/shakespeare-random")  # as its README.md
 
 # %% [markdown]
-# A GPT-2 whose S was exchanged is saved whole. `from_pretrained` builds a plain GPT-2, finds that weights do not fit,
-# and stops; `load_replaced(GPT2LMHeadModel, folder)` reads in `config.json` what was exchanged, and builds that. (Never
-# pass `ignore_mismatched_sizes=True` here: then `from_pretrained` goes on, with attention drawn anew.)
+# A GPT-2 whose S was exchanged is saved whole. `from_pretrained` builds a plain GPT-2. Weights that it misses or does
+# not know it only reports, and draws what is missing anew. So `replace_attention` plants a marker, an empty
+# `c_attn.weight`: its size does not fit, and loading stops. `load_replaced(GPT2LMHeadModel, folder)` reads in
+# `config.json` what was exchanged, and builds that. (`ignore_mismatched_sizes=True` would go on over the marker.)
 #
-# ## Where should R start?
+# ## Where it breaks
+#
+# Each of these stops with a sentence:
+
+# %%
+long_text = torch.ones(1, 17, dtype=torch.int64)
+holes = {
+    "too long": {"input_ids": long_text},
+    "an additive mask": {"input_ids": text, "attention_mask": additive[1:]},
+    "positions of my own": {"input_ids": text, "position_ids": torch.arange(1, 7)[None]},
+}
+for name, arguments in holes.items():
+    try:
+        again(**arguments)
+    except ValueError as error:
+        print(f"{name}: {error}")
+
+# %% [markdown]
+# So are `inputs_embeds`, `token_type_ids`, a cache other than a `DynamicCache`, an output matrix of its own, a size by
+# a wrong name in the config, and `generate` on a text that ends with padding.
+#
+# What no wrapper can give: a longer text than max_length. Where a rotated dot product only gets worse beyond its
+# training, Random and Dense have no row and no key there at all. `generate` then reads the last tokens anew in
+# every step, as chapter 07 does.
+#
+# ### Stretch 12.5: one mask that convicts them all
+#
+# *12 minutes, medium.* Five wrappers are wrong, each in another way, and all of them are right for a batch without
+# padding. You test a wrapper with one text and one `attention_mask`. Find a mask for which all five are wrong at once.
+# Why the series asks it: a test is worth what it can refuse, and a test with padding on one side refuses half.
+#
+# The right position of a token is the count of tokens before it. The five take this instead:
+#
+# 1. the column;
+# 2. the column minus *all* zeros of the row;
+# 3. the column minus the zeros before the first token;
+# 4. the same, minus the holes before it that are one column wide; it does not see wider ones;
+# 5. the count, if the last column is a token; else the column.
+
+# %% exercise="12.5" points=1
+def convicting_mask(columns):
+    """An attention_mask for one text of so many columns, a list of 0 and 1.
+
+    columns: a whole number from 6 to 20. Each of the five wrappers gives at least one token a
+    wrong position. The text has at least three tokens.
+    """
+    ### BEGIN SOLUTION
+    return [1, 0, 0, 1] + [1] * (columns - 5) + [0]
+    ### END SOLUTION
+
+# %% check="12.5"
+check("12.5", convicting_mask)
+
+# %% [markdown] solution="12.5"
+# A hole inside convicts the first three at once, if it is two columns wide the fourth, and a zero at the end the fifth.
+# Padding on one side does little: behind the text the column is right, and in front of it the third and the fourth are.
+# You need not think of it yourself: write the five down and search.
+
+# %% solution="12.5"
+def mask_by_search(columns):
+    for number in range(2**columns):
+        mask = [number >> c & 1 for c in range(columns)]
+        count = [sum(mask[:c]) for c in range(columns)]
+        front = mask.index(1) if 1 in mask else 0
+        hole = [mask[i - 1 : i + 2] == [1, 0, 1] for i in range(columns)]
+        narrow = [sum(hole[1:c]) for c in range(columns)]
+        five = [
+            [c for c in range(columns)],
+            [c - mask.count(0) for c in range(columns)],
+            [c - front for c in range(columns)],
+            [c - front - narrow[c] for c in range(columns)],
+            count if mask[-1] else [c for c in range(columns)],
+        ]
+        tokens = [c for c in range(columns) if mask[c]]
+        if len(tokens) > 2 and all(any(one[c] != count[c] for c in tokens) for one in five):
+            return mask
+
+
+check("12.5", mask_by_search)
+
+# %% [markdown]
+# <details><summary>Hint 1: where do I start?</summary>
+#
+# Which wrapper is right for padding on the left alone, on the right alone? What convicts it must be something else.
+#
+# </details>
+# <details><summary>Hint 2: four of five</summary>
+#
+# Write the five positions of every token below each other, and the right ones on top. The wrapper that escapes agrees
+# in every column that holds a token.
+#
+# </details>
+
+# %% [markdown]
+# ## To read on: where should R start?
 #
 # Chapter 03 starts $R$ from patterns made by hand. A study of audio models reports that weights started from maps like
 # those of trained models keep the quality in 20 % less time (Wu et al. 2020, [arXiv
-# 2006.05174](https://arxiv.org/abs/2006.05174), abstract). So: train a small dot product for 250 steps, take the *mean
-# map* of each head over many texts, and start $R$ at its logarithm. Four ways to 1,000 steps on Shakespeare, three
-# seeds, the same numbers otherwise:
+# 2006.05174](https://arxiv.org/abs/2006.05174), abstract). Four ways to 1,000 steps on Shakespeare, three seeds:
 #
 # - **fresh:** Random as it is drawn.
 # - **decay:** $R$ starts from weights that fall with the distance, made by hand.
-# - **mean map:** $R$ starts at the mean map; all else is drawn as in *fresh*. The 250 steps count.
+# - **mean map:** $R$ starts at the logarithm of the *mean map* of a dot product over many texts; all else is drawn as
+#   in *fresh*. The 250 steps of the dot product count.
 # - **continued:** the dot-product model itself goes on, with Random at its mean map in the place of S.
 #
 # **The rule, written before the runs:** a start saves steps if with *every* seed it reaches the last loss of *fresh* in
@@ -693,107 +882,24 @@ plots.show(
 # %%
 last = runs["fresh", seeds[0]]["curve"][-1][0]
 for way, more in ways.items():
-    arrived = [steps_to(runs[way, seed]["curve"], runs["fresh", seed]["curve"][-1][1]) for seed in seeds]
+    arrived = [
+        steps_to(runs[way, seed]["curve"], runs["fresh", seed]["curve"][-1][1]) for seed in seeds
+    ]
     arrived = [None if step is None else step + more for step in arrived]
     tests = [runs[way, seed]["test_loss"] for seed in seeds]
     saves = "yes" if all(step is not None and step < last for step in arrived) else "no"
     saves = saves if len(seeds) >= 3 else "too few seeds"
-    print(f"{way:9} arrives after {arrived}; saves steps: {saves}; test loss {min(tests):.2f} to {max(tests):.2f}")
+    print(f"{way:9} arrives after {arrived}; saves steps: {saves};",
+          f"test loss {min(tests):.2f} to {max(tests):.2f}")
 print(f"counting five characters: {counted['6-gram']:.2f} on the same test windows")
-print("settled by the rule of chapter 13:", sum(settled(run["curve"]) for run in runs.values()), "of", len(runs))
+is_settled = [settled(run["curve"]) for run in runs.values()]
+print("settled by the rule of chapter 13:", sum(is_settled), "of", len(runs))
 
 # %% [markdown]
-# `None` means that it did not arrive within the steps. Read the row of *decay* against that of *mean map*: one costs
-# nothing to make, the other a trained model. The rule speaks of this size, these rates and these steps alone, and
-# where a curve has not settled, longer training may turn an order round. The saving that the study reports is another
-# one, too: it counts time, and a map that reads no token needs no queries and keys. To ask the question at your size,
-# change `STARTS` in `synth_lib/lab/huggingface.py`, and run `python -m synth_lib.lab.huggingface`.
-#
-# ## Where it breaks
-#
-# Each of these stops with a sentence:
-
-# %%
-long_text = torch.ones(1, 17, dtype=torch.int64)
-holes = {"too long": {"input_ids": long_text}, "an additive mask": {"input_ids": text, "attention_mask": additive[1:]},
-         "positions of my own": {"input_ids": text, "position_ids": torch.arange(1, 7)[None]}}
-for name, arguments in holes.items():
-    try:
-        again(**arguments)
-    except ValueError as error:
-        print(f"{name}: {error}")
-
-# %% [markdown]
-# What no wrapper can give: a longer text than max_length. Where a rotated dot product only gets worse beyond its
-# training, Random and Dense have no row and no key there at all. `generate` then reads the last tokens anew in
-# every step, as chapter 07 does.
-#
-# ### Stretch 12.5: one mask that convicts them all
-#
-# *15 minutes, hard.* Five wrappers are wrong, each in another way, and all of them are right for a batch without
-# padding. You test a wrapper with one text and one `attention_mask`. Find a mask for which all five are wrong at once.
-# Why the series asks it: a test is worth what it can refuse, and a test with padding on one side refuses half.
-#
-# The right position of a token is the count of tokens before it. The five take this instead:
-#
-# 1. the column;
-# 2. the column minus *all* zeros of the row;
-# 3. the column minus the zeros before the first token;
-# 4. the same, minus the holes before it that are one column wide; it does not see wider ones;
-# 5. the count, if the last column is a token; else the column.
-
-# %% exercise="12.5" points=1
-def convicting_mask(columns):
-    """An attention_mask for one text of so many columns, a list of 0 and 1.
-
-    columns: a whole number from 6 to 20. Each of the five wrappers gives at least one token a wrong position. The text
-    has at least three tokens.
-    """
-    ### BEGIN SOLUTION
-    return [1, 0, 0, 1] + [1] * (columns - 5) + [0]
-    ### END SOLUTION
-
-# %% check="12.5"
-check("12.5", convicting_mask)
-
-# %% [markdown] solution="12.5"
-# A hole inside convicts the first three at once, if it is two columns wide the fourth, and a zero at the end the fifth.
-# Padding on one side does little: behind the text the column is right, and in front of it the third and the fourth are.
-# You need not think of it yourself: write the five down and search.
-
-# %% solution="12.5"
-def mask_by_search(columns):
-    for number in range(2**columns):
-        mask = [number >> c & 1 for c in range(columns)]
-        count = [sum(mask[:c]) for c in range(columns)]
-        front = mask.index(1) if 1 in mask else 0
-        narrow = [sum(mask[i - 1 : i + 2] == [1, 0, 1] for i in range(1, c)) for c in range(columns)]
-        five = [
-            [c for c in range(columns)],
-            [c - mask.count(0) for c in range(columns)],
-            [c - front for c in range(columns)],
-            [c - front - narrow[c] for c in range(columns)],
-            count if mask[-1] else [c for c in range(columns)],
-        ]
-        tokens = [c for c in range(columns) if mask[c]]
-        if len(tokens) > 2 and all(any(one[c] != count[c] for c in tokens) for one in five):
-            return mask
-
-
-check("12.5", mask_by_search)
-
-# %% [markdown]
-# <details><summary>Hint 1: where do I start?</summary>
-#
-# Which wrapper is right for padding on the left alone, on the right alone? What convicts it must be something else.
-#
-# </details>
-# <details><summary>Hint 2: four of five</summary>
-#
-# Write the five positions of every token below each other, and the right ones on top. The wrapper that escapes agrees
-# in every column that holds a token.
-#
-# </details>
+# `None`: it did not arrive within the steps. *Decay* costs nothing to make, *mean map* a trained model. The rule speaks
+# of this size, these rates and these steps alone, and where a curve has not settled, longer training may turn an order
+# round. The study counts time, too: a map that reads no token needs no queries and keys. To ask at your size, change
+# `STARTS` in `synth_lib/lab/huggingface.py`, and run `python -m synth_lib.lab.huggingface`.
 
 # %% [markdown]
 # ## Three sentences to keep

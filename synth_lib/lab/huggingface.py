@@ -34,7 +34,14 @@ from synth_lib.text.corpora import DATA, evaluation_windows, random_windows, sha
 try:
     import transformers
     from safetensors.torch import load_file
-    from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin, PretrainedConfig, PreTrainedModel
+    from transformers import (
+        DataCollatorForLanguageModeling,
+        DynamicCache,
+        EncoderDecoderCache,
+        GenerationMixin,
+        PretrainedConfig,
+        PreTrainedModel,
+    )
     from transformers.modeling_outputs import CausalLMOutputWithPast, SequenceClassifierOutput
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 except ImportError as error:
@@ -320,8 +327,11 @@ class _Called:
 class SynthesizerForCausalLM(_SynthesizerModel, GenerationMixin):
     """A `LanguageModel` as a PreTrainedModel: `from_pretrained`, `generate`, `Trainer` take it.
 
-    The cache is a DynamicCache that holds the values alone, and keys only if S compares tokens. Beyond
-    max_position_embeddings `generate` reads the last tokens anew in every step, as `LanguageModel.generate` does.
+    The cache is a DynamicCache that holds the values alone, and keys only if S compares tokens. The values lie where
+    transformers keeps keys, in layers[0].keys: that is where it counts the tokens. In a padded batch each step of
+    `generate` runs a layer once for each different number of tokens.
+    Beyond max_position_embeddings `generate` reads the last tokens anew in every step, as `LanguageModel.generate`
+    does, and predicts from the last row of each table. Labels never train that row: none lies behind it.
     With gradient checkpointing a training step keeps no cache; given one, it is computed without checkpointing.
 
     An option given to `from_pretrained` takes the place of the saved one, as everywhere in transformers, and the
@@ -353,12 +363,15 @@ class SynthesizerForCausalLM(_SynthesizerModel, GenerationMixin):
             position_ids: not needed; if given, they must count the tokens of attention_mask from 0.
             past_key_values, cache: a DynamicCache that this model filled, under either name.
             labels: int64 "batch new". They are shifted inside: the logits of column t are judged by labels[:, t + 1].
-                -100 is not counted, nor is what is predicted from padding.
+                -100 is not counted, nor is what is predicted from padding, so that a text has the loss that it has
+                alone. So the logits of the last column are judged by nothing, and a text of max_position_embeddings
+                tokens trains all rows of a table but the last.
             logits_to_keep: compute the logits of so many last columns alone; 0: of all.
-            **kwargs: num_items_in_batch of `Trainer`.
+            **kwargs: num_items_in_batch of `Trainer`, which the loss is divided by.
 
         Raises:
-            TypeError, ValueError: a cache of another kind, a mask of other numbers or axes, too many tokens.
+            TypeError, ValueError: a cache of another kind, a mask of other numbers or axes, too many tokens;
+                num_items_in_batch of several batches that counts what is predicted from padding: see `CausalCollator`.
         """
         cache = _dynamic(cache if cache is not None else past_key_values)
         real = self._real(input_ids, attention_mask, cache.get_seq_length() if cache is not None else 0, kwargs)
@@ -373,10 +386,8 @@ class SynthesizerForCausalLM(_SynthesizerModel, GenerationMixin):
         logits = kept @ self.model.token.weight.T
         loss = None
         if labels is not None:
-            if real is not None:
-                labels = labels.clone()
-                labels[:, 1:][~real[:, -labels.shape[1] : -1]] = -100
-            loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, **kwargs)
+            labels, items = _counted(labels, real, kwargs.pop("num_items_in_batch", None))
+            loss = self.loss_function(logits, labels, vocab_size=self.config.vocab_size, num_items_in_batch=items)
         output = CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
@@ -414,6 +425,55 @@ class SynthesizerForCausalLM(_SynthesizerModel, GenerationMixin):
             return super().prepare_inputs_for_generation(input_ids, **kwargs)
         inputs = {"input_ids": input_ids[:, -limit:], "use_cache": False, "logits_to_keep": 1}
         return inputs if mask is None else inputs | {"attention_mask": mask[:, -limit:]}
+
+
+def _counted(labels, real, items):
+    """labels with -100 where the prediction is made from padding, and the number to divide their loss by, or None.
+
+    `items` is what `Trainer` counts: the labels from column 1 on that are not -100, in all batches of one step.
+    """
+    if real is None:
+        return labels, items
+    known, labels = (labels[:, 1:] != -100).sum(), labels.clone()
+    labels[:, 1:][~real[:, -labels.shape[1] : -1]] = -100
+    own = (labels[:, 1:] != -100).sum()
+    if items is None or own == known:
+        return labels, items
+    if int(items) != known:  # that of several batches, and the others are not here
+        made = f"{known - own} labels of this batch are predicted from padding, which is left out"
+        cure = "pad on the right, or make the batches with CausalCollator"
+        raise ValueError(f"{made}, but num_items_in_batch = {int(items)} counts them: {cure}")
+    return labels, own.clamp(min=1)
+
+
+class CausalCollator(DataCollatorForLanguageModeling):
+    """Batches of tokenized texts for `Trainer`, whose labels are exactly the predictions that count.
+
+    As DataCollatorForLanguageModeling(tokenizer, mlm=False), with two differences. The first token of a text gets -100,
+    wherever it stands: nothing predicts it, or padding alone. (Older versions of `Trainer` count it.) So the number
+    that `Trainer` divides by is that of the predictions, in several batches of one step (gradient_accumulation_steps)
+    and with label_smoothing_factor too. And padding is known by attention_mask, not by its token: the end of a text
+    stays a label if it pads as well.
+
+    Args:
+        tokenizer: with a padding token; it must make attention_mask, else ValueError at the first batch.
+        **options: those of DataCollatorForLanguageModeling, such as pad_to_multiple_of.
+    """
+
+    def __init__(self, tokenizer, **options):
+        super().__init__(tokenizer, mlm=False, **options)
+
+    def __call__(self, features, return_tensors=None):
+        """features: a list of what the tokenizer returned -> input_ids, attention_mask, labels, "batch column"."""
+        batch = super().__call__(features, return_tensors)
+        if "attention_mask" not in batch:
+            raise ValueError("the tokenizer makes no attention_mask: put it into its model_input_names")
+        real = batch["attention_mask"] != 0
+        labels = batch["input_ids"].masked_fill(~real, -100)
+        labels[:, 0] = -100
+        labels[:, 1:][~real[:, :-1]] = -100
+        batch["labels"] = labels
+        return batch
 
 
 class SynthesizerForSequenceClassification(_SynthesizerModel):
@@ -482,8 +542,8 @@ def replace_attention(model, score, layers=None, **score_options):
     Its config keeps what was replaced, under replaced_attention. Saved, it has all its weights: `load_replaced` reads
     it back, and `from_pretrained`, which would build the original attention, stops with a size mismatch. It does not
     stop with ignore_mismatched_sizes=True: then it draws the original attention anew, and its report of what was loaded
-    is all that says so. Leave that out. A layer may be replaced again. Its own positions are those of its
-    `position_ids`: give them where padding stands on the left and `generate` does not.
+    is all that says so, since missing weights alone stop nothing. Leave that out. A layer may be replaced again. Its
+    own positions are those of its `position_ids`: give them where padding stands on the left and `generate` does not.
 
     Args:
         model: a model of transformers, changed in place.
@@ -714,13 +774,15 @@ def _columns_of(mask, new, past, causal):
 # --- what goes beside a model ---
 
 
-def model_card(config, *, data, loss, versions=None):
+def model_card(config, *, data, loss, licence, library, versions=None):
     """The README.md of a published model: what S is, what it cannot do, how it was trained.
 
     Args:
         config: a `SynthesizerConfig`.
         data: what it was trained and judged on, a sentence with source and licence.
         loss: the loss on texts that it was not trained on, in nats per token.
+        licence: that of the weights, by the short name that the hub knows, such as "mit".
+        library: where a user gets synth_lib from, such as the address of its repository.
         versions: {name: version}; default: those of torch and transformers here.
     """
     check_number("loss", loss)
@@ -728,7 +790,8 @@ def model_card(config, *, data, loss, versions=None):
     names = [config.score] if isinstance(config.score, str) else list(dict.fromkeys(config.score))
     parts = list(dict.fromkeys(part.strip() for name in names for part in name.split("+")))
     lines = [
-        "---", "library_name: transformers", "tags: [synthesizer, arxiv:2005.00743]", "---", "",
+        "---", "library_name: transformers", "pipeline_tag: text-generation", f"license: {licence}",
+        "tags: [synthesizer, arxiv:2005.00743]", "---", "",
         f"# A Synthesizer with {' and '.join(names)}", "",
         "Attention whose weights are synthesized, Y = softmax(S(X) + mask) G(X) (Tay et al., arXiv 2005.00743).", "",
         "## What S is", "", *(f"- `{part}`: {SAYS[part]}" for part in parts), "",
@@ -736,7 +799,9 @@ def model_card(config, *, data, loss, versions=None):
         "## How it was made", "", f"- Data: {data}", f"- Loss on texts held out: {loss:.3f} nats per token.",
         "- Versions: " + ", ".join(f"{name} {version}" for name, version in versions.items()) + ".", "",
         "## How to load it", "",
-        "`import synth_lib.lab.huggingface`, then `AutoModelForCausalLM.from_pretrained(...)`.", "",
+        f"Install synth_lib from {library}, with its extra `hf`: the code is not in this folder, and",
+        "`trust_remote_code` finds none. `import synth_lib.lab.huggingface`, then",
+        "`AutoModelForCausalLM.from_pretrained(...)`.", "",
     ]  # fmt: skip
     return "\n".join(lines)
 

@@ -13,17 +13,21 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     BertConfig,
     BertModel,
+    DataCollatorForLanguageModeling,
     DynamicCache,
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
+    PreTrainedTokenizerFast,
     Trainer,
     TrainingArguments,
 )
@@ -32,6 +36,7 @@ from synth_lib.decoding import beam_search
 from synth_lib.lab import huggingface
 from synth_lib.lab.huggingface import (
     CACHE,
+    CausalCollator,
     SynthesizerConfig,
     SynthesizerForCausalLM,
     SynthesizerForSequenceClassification,
@@ -215,6 +220,42 @@ def test_beam_search_finds_what_the_library_finds(score):
     assert any(differs)
 
 
+@pytest.mark.parametrize("score", SOME, ids=str)
+def test_without_a_mask_generate_makes_one_from_the_padding_unless_that_is_the_end(score):
+    model = ours(score)
+    tokens, mask = padded("left")
+    tokens = tokens * mask  # padding is token 0
+
+    def next_logits(**options):
+        options |= {"max_new_tokens": 1, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
+        return model.generate(tokens, **options).logits[0]
+
+    expected = next_logits(attention_mask=mask)
+    torch.testing.assert_close(next_logits(), expected)
+    for read_as_text in (next_logits(eos_token_id=0), model(tokens).logits[:, -1]):
+        assert (read_as_text - expected).abs().max() > 0.1
+
+
+def test_after_trainer_forward_keeps_no_cache_but_generate_does(tmp_path):
+    """Theirs: use_cache of TrainingArguments goes into the config, and is saved with it."""
+    model, texts = ours("random").float(), tokenized((6, 5))
+    trainer_of(model, tmp_path, texts, CausalCollator(tokenizer_that_pads("right")), max_steps=1).train()
+    seen = []
+    model.eval().model.blocks[0].register_forward_pre_hook(lambda block, arguments: seen.append(arguments[0].shape[1]))
+    model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=3, do_sample=False)
+    assert seen == [3, 1, 1]
+    assert (getattr(model(torch.tensor([[1, 2, 3]])), CACHE) is not None) == model.config.use_cache
+
+
+def test_trainer_leaves_the_last_row_of_a_table_as_it_was_drawn(tmp_path):
+    model, texts = ours("random").float(), tokenized((MAX_LENGTH, MAX_LENGTH))
+    tables = [block.attention.score.R for block in model.model.blocks]
+    start = [table.detach().clone() for table in tables]
+    trainer_of(model, tmp_path, texts, CausalCollator(tokenizer_that_pads("right")), max_steps=2).train()
+    for table, before in zip(tables, start, strict=True):
+        assert torch.equal(table[:, -1], before[:, -1]) and (table[:, 1:-1] != before[:, 1:-1]).any(dim=-1).all()
+
+
 @pytest.mark.parametrize("side", SIDES)
 def test_the_loss_is_the_mean_over_the_tokens_that_are_predicted_from_tokens(side):
     model = ours("random")
@@ -231,6 +272,103 @@ def test_trainer_may_divide_the_loss_by_a_number_of_its_own():
     loss = model(text, labels=text).loss
     divided = model(text, labels=text, num_items_in_batch=torch.tensor(8)).loss
     torch.testing.assert_close(divided * 8, loss * (COUNTS[0] - 1))
+
+
+def tokenizer_that_pads(side):
+    tokenizer = Tokenizer(models.WordLevel({str(number): number for number in range(VOCAB)}))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="0", padding_side=side, model_input_names=["input_ids", "attention_mask"]
+    )
+
+
+@torch.no_grad()
+def slow_losses(model, texts):
+    """The loss of every prediction of these texts, each text alone, each token in its turn."""
+    losses = []
+    for text in texts:
+        for count in range(1, len(text)):
+            logs = model(torch.tensor([text[:count]])).logits[0, -1].log_softmax(dim=0)
+            losses.append(-logs[text[count]].item())
+    return losses
+
+
+def tokenized(counts, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    found = [torch.randint(1, VOCAB, (count,), generator=generator).tolist() for count in counts]
+    return [{"input_ids": text, "attention_mask": [1] * len(text)} for text in found]
+
+
+def trainer_of(model, folder, texts, collator, **options):
+    arguments = TrainingArguments(
+        output_dir=str(folder), report_to=[], use_cpu=True, disable_tqdm=True, seed=0, save_strategy="no", **options
+    )
+    return Trainer(model, arguments, train_dataset=texts, eval_dataset=texts, data_collator=collator)
+
+
+def skip_if_trainer_counts_the_first_column(trainer, collator):
+    if collator is DataCollatorForLanguageModeling and not hasattr(trainer, "_loss_shifts_labels"):
+        pytest.skip("this Trainer counts the first column, which nothing predicts, as a target for every model")
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("collator", [DataCollatorForLanguageModeling, CausalCollator])
+def test_trainer_evaluates_to_the_loss_of_the_texts_alone(collator, side, tmp_path):
+    model, texts = ours("random").float(), tokenized((6, 2, 5))
+    expected = slow_losses(model, [text["input_ids"] for text in texts])
+    expected = sum(expected) / len(expected)
+    options = {"mlm": False} if collator is DataCollatorForLanguageModeling else {}
+    collate = collator(tokenizer_that_pads(side), **options)
+    with torch.no_grad():
+        assert model(**collate(copy.deepcopy(texts))).loss.item() == pytest.approx(expected, rel=1e-5)
+    trainer = trainer_of(model, tmp_path, texts, collate, per_device_eval_batch_size=3)
+    skip_if_trainer_counts_the_first_column(trainer, collator)
+    assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("collator", [DataCollatorForLanguageModeling, CausalCollator])
+def test_trainer_trains_on_the_loss_of_the_texts_alone(collator, side, batches, tmp_path):
+    """One step of plain gradient descent shows the loss that was logged and the gradient that was taken."""
+    model, texts = ours("random").float(), tokenized((6, 2, 5, 7))
+    expected = slow_losses(model, [text["input_ids"] for text in texts])
+    slow = copy.deepcopy(model)
+    losses = []
+    for text in texts:
+        tokens = torch.tensor([text["input_ids"]])
+        logits = slow(tokens).logits[0, :-1]
+        losses.append(torch.nn.functional.cross_entropy(logits, tokens[0, 1:], reduction="none"))
+    torch.cat(losses).mean().backward()
+    options = {"mlm": False} if collator is DataCollatorForLanguageModeling else {}
+    trainer = trainer_of(
+        model, tmp_path, texts, collator(tokenizer_that_pads(side), pad_to_multiple_of=8, **options), max_steps=1,
+        per_device_train_batch_size=4 // batches, gradient_accumulation_steps=batches, logging_steps=1,
+        max_grad_norm=0.0, learning_rate=1.0, lr_scheduler_type="constant",
+    )  # fmt: skip
+    skip_if_trainer_counts_the_first_column(trainer, collator)
+    trainer.optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    if collator is DataCollatorForLanguageModeling and side == "left" and batches > 1:
+        with refuses(ValueError, "2 labels of this batch are predicted from padding", "CausalCollator"):
+            trainer.train()
+        return
+    trainer.train()
+    (logged,) = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert logged == pytest.approx(sum(expected) / len(expected), rel=1e-3)  # it is logged with four digits
+    for (name, parameter), other in zip(model.named_parameters(), slow.parameters(), strict=True):
+        torch.testing.assert_close(parameter, start[name] - other.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_labels_that_nothing_predicts_and_labels_of_the_end():
+    """Token 0 pads and ends: at an end it is a label, as padding it is none."""
+    texts = [{"input_ids": [3, 4, 0], "attention_mask": [1, 1, 1]}, {"input_ids": [5, 0], "attention_mask": [1, 1]}]
+    for side, row in (("left", [-100, -100, 0]), ("right", [-100, 0, -100])):
+        labels = CausalCollator(tokenizer_that_pads(side))(copy.deepcopy(texts))["labels"]
+        assert labels.tolist() == [[-100, 4, 0], row]
+    tokenizer = tokenizer_that_pads("left")
+    tokenizer.model_input_names = ["input_ids"]
+    with refuses(ValueError, "no attention_mask", "model_input_names"):
+        CausalCollator(tokenizer)([{"input_ids": [3, 4]}, {"input_ids": [5, 0]}])
 
 
 def test_trainer_shifts_the_labels_when_it_smooths_them(tmp_path):
@@ -657,6 +795,18 @@ def test_another_s_reads_in_pieces_and_with_padding_what_it_reads_alone(make, sc
         assert written[row, tokens.shape[1] :].tolist() == alone.tolist()
 
 
+@pytest.mark.parametrize("score", [None, "dot_product", "random"])
+def test_a_gpt2_counts_columns_unless_it_is_told_the_positions(score):
+    """Theirs, and so ours in it: `generate` makes position_ids, forward does not."""
+    model = gpt2() if score is None else spread(replace_attention(gpt2(), score))
+    tokens, mask = padded("left")
+    alone = model(texts()[1]).logits[0]
+    assert (model(tokens, attention_mask=mask).logits[1, mask[1] == 1] - alone).abs().max() > 0.1
+    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+    told = model(tokens, attention_mask=mask, position_ids=positions).logits[1, mask[1] == 1]
+    torch.testing.assert_close(told, alone)
+
+
 def test_a_replaced_layer_keeps_values_and_output_and_the_parameters_around_it():
     model = gpt2()
     other = replace_attention(copy.deepcopy(model), "random", [0])
@@ -780,16 +930,21 @@ def test_what_cannot_be_replaced_gets_one_sentence():
 
 
 def test_a_card_says_what_s_is_and_what_it_cannot_do():
+    whose = {"licence": "mit", "library": "a repository"}
     same, compares = "same for every text", "No layer compares tokens"
-    card = model_card(SynthesizerConfig(score="random"), data="Shakespeare, public domain.", loss=1.9876)
+    card = model_card(SynthesizerConfig(score="random"), data="Shakespeare, public domain.", loss=1.9876, **whose)
     for piece in ("`random`: a learned table", compares, same, "at most 128", "Shakespeare, public domain.", "1.988"):
         assert piece in card
     config = SynthesizerConfig(score=["dense", "random + dot_product"])
-    mixed = model_card(config, data="x", loss=2, versions={"a": "1"})
+    mixed = model_card(config, data="x", loss=2, versions={"a": "1"}, **whose)
     assert "compares every pair" in mixed and compares not in mixed and same not in mixed and "a 1" in mixed
-    dense = model_card(SynthesizerConfig(score="dense"), data="x", loss=2)
+    dense = model_card(SynthesizerConfig(score="dense"), data="x", loss=2, **whose)
     assert compares in dense and same not in dense
-    assert all(f"`{name}`" in model_card(SynthesizerConfig(score=name), data="x", loss=2.0) for name in SCORES)
+    for name in SCORES:
+        assert f"`{name}`" in model_card(SynthesizerConfig(score=name), data="x", loss=2.0, **whose)
+    read = ModelCard(card).data  # by the hub's own reader
+    assert [read.license, read.pipeline_tag, read.library_name] == ["mit", "text-generation", "transformers"]
+    assert "Install synth_lib from a repository" in card
 
 
 def test_a_start_has_the_map_that_it_was_made_from():
