@@ -1189,7 +1189,7 @@ def for_each_score(length):
 curves = each(lengths, for_each_score, unit="length")
 
 # %% fold=true
-# @title The figure: nanoseconds and bytes for each score
+# @title One panel of the figure below
 def against_length(ax, pair, column):
     """Two forms, and in the row of times their floors."""
     for number, name in enumerate(pair):
@@ -1208,6 +1208,8 @@ def against_length(ax, pair, column):
         ax.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.15))
 
 
+# %% fold=true
+# @title The figure: nanoseconds and bytes for each score
 pairs = [("dot product, plain", "dot product, fused"), ("Dense, plain", "Dense, fused"),
          ("Random, expanded", "Random, one map")]
 fig, panels = plt.subplots(2, 3, figsize=(8, 4.8), sharex=True, sharey="row", layout="constrained")

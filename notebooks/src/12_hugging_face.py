@@ -28,8 +28,10 @@ import matplotlib.pyplot as plt
 import torch
 from torch.nn import functional as F
 
-warnings.filterwarnings("ignore", message="IProgress not found")  # without ipywidgets there are no bars
-from synth_lib.lab.huggingface import CACHE, CausalCollator, SynthesizerConfig  # says what to install
+# without ipywidgets there are no bars
+warnings.filterwarnings("ignore", message="IProgress not found")
+# says what to install
+from synth_lib.lab.huggingface import CACHE, CausalCollator, SynthesizerConfig
 from synth_lib.lab.huggingface import SynthesizerForCausalLM, model_card, replace_attention
 import transformers
 from huggingface_hub import ModelCard
@@ -381,7 +383,8 @@ print(type(again).__name__, "with S =", again.config.score)
 
 # %% fold=true
 # @title Guard: loaded bit for bit, and one matrix for embedding and output
-for (name, saved), (other, loaded) in zip(model.state_dict().items(), again.state_dict().items(), strict=True):
+for (name, saved), (other, loaded) in zip(model.state_dict().items(), again.state_dict().items(),
+                                          strict=True):
     assert name == other and torch.equal(saved, loaded)
 assert again.get_output_embeddings() is again.get_input_embeddings()
 
@@ -684,15 +687,17 @@ for name, (_, path) in trained.items():
 
 # %% fold=true
 # @title Draw the two maps
-maps = [each.model.attention_maps(splits["valid"][None, :16])[0][0, 0] for each, _ in trained.values()]
+maps = [each.model.attention_maps(splits["valid"][None, :16])[0][0, 0]
+        for each, _ in trained.values()]
 positions = [str(number) if number % 5 == 0 else "" for number in range(16)]
 for _, path in trained.values():
     assert torch.equal(path.last[:, 15], path.start[:, 15]) and (path.way[:, movable] > 0).all()
 plots.show(
     plots.attention_map(torch.stack(maps).detach(), positions, titles=list(trained)),
-    "the causal map of head 0 after the same 160 steps, twice. With the rate of the others the rows "
-    "are spread over the positions before them, a little darker at their own. With ten times the rate "
-    "most weight is at the own position. The last row, 15, is the same in both: as it was drawn.",
+    "the causal map of head 0 after the same 160 steps, twice. With the rate of the others the "
+    "rows are spread over the positions before them, a little darker at their own. With ten times "
+    "the rate most weight is at the own position. The last row, 15, is the same in both: as it was "
+    "drawn.",
 )
 
 # %% [markdown]
@@ -859,14 +864,16 @@ runs = {(run["variant"], run["seed"]): run for run in recorded if "seed" in run}
 counted = {run["variant"]: run["test_loss"] for run in recorded if "seed" not in run}
 seeds = sorted({seed for _, seed in runs})
 spent = runs["donor", seeds[0]]["settings"]["steps"]
-ways = {"fresh": 0, "decay": 0, "mean map": spent, "continued": 0}  # steps that came before the curve
+# steps that came before the curve
+ways = {"fresh": 0, "decay": 0, "mean map": spent, "continued": 0}
 
 # %% fold=true
 # @title Draw the curves
 fig, panel = plt.subplots(figsize=plots.SIZE, layout="constrained")
 for number, (way, more) in enumerate(ways.items()):
     for seed in seeds:
-        steps, losses = zip(*((step + more, loss) for step, loss in runs[way, seed]["curve"]), strict=True)
+        steps, losses = zip(*((step + more, loss) for step, loss in runs[way, seed]["curve"]),
+                            strict=True)
         panel.plot(steps, losses, color=plots.COLOURS[number], linestyle=plots.LINES[number],
                    label=way if seed == seeds[0] else None, linewidth=1)
 panel.set_ylim(1.9, 3.0)
@@ -875,8 +882,8 @@ panel.set_ylabel("validation loss (nats a character)")
 panel.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
 plots.show(
     fig,
-    "validation loss against steps, four ways to start Random, three seeds each. The curves of one way lie close "
-    "together. The table below says which way arrives when.",
+    "validation loss against steps, four ways to start Random, three seeds each. The curves of one "
+    "way lie close together. The table below says which way arrives when.",
 )
 
 # %%
