@@ -168,7 +168,7 @@ def lost_part(name, cells, unreadable):
     for cell in cells:
         if cell.number in unreadable:
             mentioned = words(cell.text)
-            cut_off = re.match(r"\s*\n[ \t]+\S|[ \t]+\S", cell.text) or "unexpected indent" in unreadable[cell.number]
+            cut_off = submissions.INDENTED.match(cell.text) or "unexpected indent" in unreadable[cell.number]
             if bindings(cell.text) & missing or (cut_off and (not mentioned or not own or own & mentioned)):
                 return cell.number
     return None
