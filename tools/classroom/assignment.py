@@ -72,11 +72,16 @@ def banks(course):
 
 
 def wings_of(course):
-    """Of "text" and "lab" those that the chapters or their exercises import; lab imports text."""
+    """The folders of the library that the chapters or their exercises import, and those that these import."""
+    source, wings = ROOT / "synth_lib", set()
+    known = {path.parent.name for path in source.glob("*/__init__.py")} - {"checks"}
     files = [chapter.path for chapter in course.chapters.values()] + banks(course)
-    code = "\n".join(path.read_text(encoding="utf8") for path in files)  # of a source, all but the code is a comment
-    wings = set(re.findall(r"^[^#\n]*\bsynth_lib(?:\.| import )(text|lab)\b", code, re.M))
-    return ["lab", "text"] if "lab" in wings else sorted(wings)
+    while files:
+        code = "\n".join(path.read_text(encoding="utf8") for path in files)
+        new = set(re.findall(r"^[^#\n]*\bsynth_lib(?:\.| import )(\w+)", code, re.M)) & known - wings
+        wings |= new
+        files = [path for wing in new for path in (source / wing).rglob("*.py")]
+    return sorted(wings)
 
 
 def requirements(course):

@@ -1,14 +1,15 @@
 """Grade one notebook: run it, ask the checks, say what they found."""
 
+import builtins
 import contextlib
 import functools
+import keyword
 import re
 from dataclasses import dataclass, field
 
 from synth_lib import checks
 from synth_lib.checks import engine
 from tools.classroom import submissions
-from tools.classroom.fragments import lost_part
 from tools.classroom.protocol import PROTOCOL_ERRORS
 from tools.classroom.student import ProcessEnded, Student
 
@@ -134,10 +135,43 @@ def explain(result, student, cells, chapter):
                 message = keep(name, renamed) if renamed else f"The cell that defines {name} is missing."
             result.verdicts[key] = ["not graded", message, ""]
         elif own and status == "wrong":
-            number = lost_part(name, cells, student.unreadable, chapter)
+            number = lost_part(name, cells, student.unreadable)
             if number is not None:
                 message += f" But: {named[number]} cannot be read, and may hold a part of it."
                 result.verdicts[key] = ["not graded", message, ""]
+
+
+BINDS = re.compile(r"^(?:async def|def|class) +(\w+)|^(?:import|from) (.+)|^([\w, ]+)=[^=]", re.M)
+KNOWN = {*keyword.kwlist, *vars(builtins)}
+
+
+def words(text):
+    """The names in a text, without those behind a dot, in quotes or in a comment."""
+    text = re.sub(r'"""[\s\S]*?"""|"[^"\n]*"|\'[^\'\n]*\'|#.*', " ", text)
+    return set(re.findall(r"(?<![.\w])[^\W\d]\w*", text)) - KNOWN
+
+
+def bindings(text):
+    """The names that the lines of a text that are not indented bind. The text may be no Python."""
+    return words(" ".join(name for names in BINDS.findall(text) for name in names))
+
+
+def lost_part(name, cells, unreadable):
+    """The number of a cell that cannot be read and may hold a part of the answer `name`, or None.
+
+    Such a cell defines `name`, or something that is looked up and nothing else defines; or it is the rest of a
+    definition, cut off from its beginning, and shares a name with the answer or has none.
+    """
+    readable = [cell.text for cell in cells if cell.kind == "code" and cell.number not in unreadable]
+    own = words("\n".join(text for text in readable if submissions.definition(name).search(text)))
+    missing = words("\n".join(readable)) - bindings("\n".join(readable)) | {name}
+    for cell in cells:
+        if cell.number in unreadable:
+            mentioned = words(cell.text)
+            cut_off = submissions.INDENTED.match(cell.text) or "unexpected indent" in unreadable[cell.number]
+            if bindings(cell.text) & missing or (cut_off and (not mentioned or not own or own & mentioned)):
+                return cell.number
+    return None
 
 
 def keep(name, renamed):

@@ -23,6 +23,7 @@ SKIPPED = {".ipynb_checkpoints", "__MACOSX", "__pycache__", ".git"}
 LEFT = re.compile(r"\.DS_Store|\._.*|Thumbs\.db|desktop\.ini|\.~.*|~\$.*|\.git(ignore|keep|attributes)", re.I)
 OF_AN_ENVIRONMENT = {"bin", "include", "lib", "lib64", "share", "etc", "scripts", "pyvenv.cfg"}
 OF_A_HAND_OUT = {"README.md", "requirements.txt", "library.zip"}
+INDENTED = re.compile(r"\s*\n[ \t]+\S|[ \t]+\S")  # how a cell begins that is cut off from one above
 KINDS = (  # how a file begins that is no notebook, whatever its name says
     (rb"PK\x03\x04|Rar!|7z\xbc\xaf|\x1f\x8b", "an archive or an Office document: hand in the notebook itself"),
     (rb"%PDF", "a PDF: hand in the notebook itself"),
@@ -125,11 +126,7 @@ def walk(folder, closed, notebooks, others, skipped):
                 skipped.append(name)
             elif path.name.lower().endswith(SUFFIXES) and is_notebook(path):
                 notebooks.append(path)
-            elif root and path.is_relative_to(root / "synth_lib") and (ROOT / path.relative_to(root)).is_file():
-                continue
-            elif root and path.is_relative_to(root / "data") and (ROOT / path.relative_to(root)).is_file():
-                continue
-            elif not is_folder:
+            elif not is_folder and not (root and is_handed_out(path.relative_to(root))):
                 others.append(name)
 
 
@@ -137,7 +134,12 @@ def is_ours(path):
     """Whether a file beside the library is as it was handed out; a README may hold answers."""
     if path.name != "README.md":
         return path.name in OF_A_HAND_OUT
-    return path.read_bytes().rstrip().endswith(b"you can do without.")
+    return bool(re.search(rb"\nMade from version \S+ of the course\.\s*$", path.read_bytes()))
+
+
+def is_handed_out(path):
+    """Whether a file, by its path in a hand-out, is one of the library or its data."""
+    return path.parts[0] in ("synth_lib", "data") and (ROOT / path).is_file()
 
 
 def is_notebook(path):
@@ -265,7 +267,7 @@ def prepare(cells, names, transform, report):
             continue
         report("cell", cell.number)
         problems[cell] = problem(cell.text, transform)
-        if not problems[cell] and re.match(r"\s*\n[ \t]+\S|[ \t]+\S", cell.text):  # IPython would move it to the left
+        if not problems[cell] and INDENTED.match(cell.text):  # IPython would move it to the left
             problems[cell] = "it begins indented, as if cut off from a cell above"
         if cell.kind != "code" and problems[cell]:
             report("unreadable", (cell.number, f"it is a {cell.kind} cell, so its code does not run"))

@@ -9,11 +9,10 @@ import linecache
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
-import time
 import types
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nbformat
@@ -183,7 +182,7 @@ def test_the_hand_out_of_each_chapter_has_what_its_cells_import_and_no_other_win
         banks = {path.name for path in (folder / "synth_lib" / "checks" / "bank").glob("*.py")}
         assert banks == {"__init__.py", f"chapter_{number}.py"}
         assert (folder / "data").exists() == ("text" in wings[number])
-    assert wings["02"] == set() and wings["00"] == {"text"} and wings["08"] == {"lab", "text"}
+    assert wings["02"] == set() and wings["00"] == {"text"} and wings["08"] == {"lab", "sparse", "text"}
     start = f"import sys; sys.path[:0] = ['']; sys.path += {plain!r}\n" + IMPORTS
     folders = [str(tmp_path / number) for number in COURSE.chapters]
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -608,9 +607,12 @@ def test_a_mistake_costs_exactly_its_exercise(graded):
 
 HOSTILE = {
     "ends": ("import os\nos._exit(0)", "ends the process"),
-    "never ends": ("while True:\n    try:\n        while True: pass\n    except BaseException: pass", "not end within"),
+    "never ends": (
+        "import time\nwhile True:\n    try: time.sleep(9)\n    except BaseException: pass",
+        "not end within",
+    ),
     "eats memory": ("x = []\nwhile True:\n    x.append(bytearray(10**8))", ""),
-    "prints gigabytes": ("for _ in range(300):\n    print('x' * 10**7)", ""),
+    "prints gigabytes": ("for _ in range(120):\n    print('x' * 10**7)", ""),
     "deletes files": ("import shutil\nshutil.rmtree('/', ignore_errors=True)", ""),
     "has a syntax error": ("def f(:\n    pass", "cannot be read"),
     "overwrites names": (
@@ -682,7 +684,8 @@ def test_a_hostile_cell_costs_nobody_else_a_point(graded, kind):
 @can_grade
 def test_a_submission_that_ends_the_server_costs_nobody_else_a_point(server, tmp_path, monkeypatch):
     """However it is done: here the process is killed while the first notebook is graded, both times."""
-    servers = iter([ForkServer(), ForkServer(), server])
+    dead = ForkServer()
+    servers = iter([dead, dead, server])
     monkeypatch.setattr(grading_tool, "WORKER", {"course": COURSE, "protected": True, "server": None})
     monkeypatch.setattr(grading_tool, "ForkServer", lambda *arguments: next(servers))
     monkeypatch.setattr(grading_tool, "Finalize", lambda *arguments, **options: None)
@@ -759,7 +762,8 @@ def test_a_bad_answer_gets_its_sentence_and_the_next_is_graded(graded, body, say
 
 @can_grade
 def test_an_answer_that_never_ends_is_stopped(graded):
-    result = graded(light("02", {"02.1": BAD + "while True: pass"}), limited(seconds_per_exercise=3))
+    answer = BAD + "import time\n    while True: time.sleep(0.1)"
+    result = graded(light("02", {"02.1": answer}), limited(seconds_per_exercise=3))
     assert "come to an end" in result.verdicts["02.1"][1]
     assert statuses(result) == ["wrong"] + ["right"] * 5
 
@@ -821,8 +825,21 @@ def test_a_mistake_of_one_part_of_a_result_is_counted_once(tmp_path):
     assert counts[grading_tool.UNKNOWN] == "0"
 
 
+class InThisProcess(ThreadPoolExecutor):
+    """Grades with a server that runs already, where a pool of processes is no matter."""
+
+    def __init__(self, server, size, **options):
+        super().__init__(size)
+        self.server = server
+
+    def submit(self, work, path):
+        return super().submit(lambda: vars(grade(self.server, path, limited())))
+
+
 @can_grade
-def test_the_table_has_a_row_for_everybody_and_grading_goes_on_where_it_was_cut_off(tmp_path, monkeypatch, capsys):
+def test_the_table_has_a_row_for_everybody_and_grading_goes_on_where_it_was_cut_off(
+    server, tmp_path, monkeypatch, capsys
+):
     handed_in, out = tmp_path / "handed in", tmp_path / "grades.csv"
     broken = notebook(["import os\nos._exit(1)", "def linear_scores(x): ("])
     told = {"right": light("02"), "=half": light("02", {"02.1": BAD + "return x"}), "broken": broken}
@@ -831,19 +848,26 @@ def test_the_table_has_a_row_for_everybody_and_grading_goes_on_where_it_was_cut_
         (handed_in / student / "my homework.ipynb").write_text(json.dumps(cells), encoding="utf8")
     (handed_in / "cut.ipynb").write_text('{"cells": [', encoding="utf8")
     (handed_in / "nothing").mkdir()
-    script = str(ROOT / "tools" / "classroom" / "grade.py")
-    command = [sys.executable, script, str(handed_in), "--out", str(out), "--chapters", "02"]
-    command += ["--jobs", "1"]
+    monkeypatch.setattr("sys.argv", ["grade.py", str(handed_in), *f"--out {out} --chapters 02 --jobs 1".split()])
+    monkeypatch.setattr(grading_tool, "tqdm", functools.partial(grading_tool.tqdm, disable=False))
     journal = out.with_name("grades.csv.journal")
-    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    while not (journal.exists() and journal.read_text(encoding="utf8")):
-        assert first.poll() is None
-        time.sleep(0.02)
-    os.killpg(first.pid, signal.SIGKILL)
-    first.wait()
-    before = journal.read_text(encoding="utf8").splitlines()
-    journal.write_text("\n".join(before) + '\n{"key": "cut', encoding="utf8")
-    monkeypatch.setattr("sys.argv", command[1:])
+    written = []  # on the disk, when the grading is cut off
+
+    def cut_off_at_the_second(running, return_when):
+        if journal.read_text(encoding="utf8"):
+            written.append(journal.read_text(encoding="utf8"))
+            raise BrokenPipeError
+        return waiting(running, return_when=return_when)
+
+    waiting = grading_tool.wait
+    with monkeypatch.context() as patch:
+        patch.setattr(grading_tool, "wait", cut_off_at_the_second)
+        patch.setattr(grading_tool, "ProcessPoolExecutor", functools.partial(InThisProcess, server))
+        assert grading_tool.main() == 2
+    (before,) = written
+    assert before.count("\n") == 1 and not out.exists()
+    capsys.readouterr()
+    journal.write_text(before + '{"key": "cut', encoding="utf8")
     assert grading_tool.main() == 0
     said = capsys.readouterr()
     assert "5 students in" in said.out and "Look at 2 yourself" in said.out and "notebook" in said.err
@@ -968,15 +992,15 @@ def test_an_unreadable_cell_excuses_only_what_it_may_hold(graded, answer, broken
 @can_grade
 def test_an_answer_that_is_cut_in_two_anywhere_is_not_lost_in_silence(graded):
     """The second half stands elsewhere, so that the two cannot be joined."""
-    whole = light("03")
-    (place,) = [n for n, cell in enumerate(whole["cells"]) if "class RandomScores" in cell["source"]]
-    lines = whole["cells"][place]["source"].split("\n")
+    imports, *answers = [cell["source"] for cell in light("03")["cells"]]
+    (lines,) = [text.split("\n") for text in answers if "class RandomScores" in text]
+    chapter = COURSE.chapters["03"]  # its other exercises are no matter here
+    alone = dataclasses.replace(chapter, points={"03.4": 2}, names={"03.4": chapter.names["03.4"]})
+    course = dataclasses.replace(limited(), chapters={"03": alone})
     for cut in range(1, len(lines)):
-        told = json.loads(json.dumps(whole))
-        told["cells"][place]["source"] = "\n".join(lines[:cut])
-        told["cells"] += [code("y = 1"), code("\n".join(lines[cut:]))]
-        result = graded(told, name="03_random.ipynb")
-        assert fuzz_grading.judge(result, COURSE.chapters["03"]) != "silent loss", (cut, result.verdicts)
+        told = notebook([imports, "\n".join(lines[:cut]), "y = 1", "\n".join(lines[cut:])])
+        result = graded(told, course, name="03_random.ipynb")
+        assert fuzz_grading.judge(result, alone) != "silent loss", (cut, result.verdicts)
 
 
 @can_grade

@@ -18,26 +18,6 @@ COURSE = courses.read()
 HEADINGS = {"02": ("RESULT", "EQUATIONS"), "03": ("STILL", "EQUATION"), list(COURSE.chapters)[-1]: ("COUNTS", "ORDER")}
 # The next number of each chapter; the guide's own may be taken.
 NUMBERS = {number: f"{number}.{len(COURSE.chapters[number].points) + 1}" for number in HEADINGS}
-NUMBER = NUMBERS["02"]
-GRADE = """
-import json, sys
-from pathlib import Path
-from tools.build_notebooks import build
-from tools.classroom import course as courses
-from tools.classroom.grading import grade
-from tools.classroom.student import ForkServer
-
-course = courses.read(["02"])
-cells = build(course.chapters["02"].path, True).cells
-imports = next(cell.source for cell in cells if "import torch" in cell.source.split("\\n"))
-number = sys.argv[1]
-with ForkServer() as server:
-    for solved in (True, False):
-        cells = [cell for cell in build(course.chapters["02"].path, solved).cells if "exercise" in cell.metadata]
-        cells = [{"cell_type": "code", "source": text} for text in (imports, *(cell.source for cell in cells))]
-        Path("homework.ipynb").write_text(json.dumps({"cells": cells}), encoding="utf8")
-        print(number, grade(server, Path("homework.ipynb"), course).verdicts[number][0])
-"""
 
 
 @pytest.fixture(scope="module")
@@ -74,17 +54,15 @@ def run(folder, *command):
 
 
 def test_the_exercise_of_the_guide_passes_the_checks_of_the_checks(repository):
-    """As step 4 of the guide says it, in chapter 02, and the new one in a middle and in the last chapter."""
+    """As step 4 of the guide says it, in chapter 02, and the new one in a middle and in the last chapter.
+
+    One of these tests grades the chapter: with its solutions, and blank.
+    """
     chosen = " or ".join(["chapter_02", *NUMBERS.values(), "classroom_toml"])
     files = ["tests/checks/test_bank.py", "tests/tools/classroom/test_classroom.py"]
-    said = run(repository, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, "-k", chosen)
+    said = run(repository, "-m", "pytest", "-v", "-p", "no:cacheprovider", *files, "-k", chosen)
     assert "passed" in said and "-k chapter_02" in GUIDE
-
-
-@pytest.mark.skipif(sandbox.missing() is not None, reason=str(sandbox.missing()))
-def test_the_exercise_of_the_guide_is_built_and_graded(repository):
-    said = run(repository, "-c", GRADE, NUMBER)
-    assert said.splitlines()[-2:] == [f"{NUMBER} right", f"{NUMBER} not answered"]
+    assert sandbox.missing() or "test_solutions_get_full_marks_and_blanks_none[chapter_02] PASSED" in said
 
 
 def test_the_guide_is_one_page_and_its_commands_exist():
