@@ -849,8 +849,8 @@ for way, y_last in all_ways().items():
 #
 # ### Exercise 09.5: the audit
 #
-# *45 minutes, hard.* Write the audit yourself. The check draws 32 boxes with other sizes and numbers. Half of them are
-# sound. Of the others, half have faults that you know, and half have faults that you have not met, some of them two;
+# *45 minutes, hard.* Write the audit yourself. The check draws 40 boxes with other sizes and numbers. Half of them are
+# sound. Of the others, eight have faults that you know, and twelve have faults that you have not met, some of them two;
 # these questions find them all. A wrong accusation counts as much as a miss. You may use all that stands above, but not
 # the library's `audit`. Give the first question that fails, in this order:
 #
@@ -858,11 +858,11 @@ for way, y_last in all_ways().items():
 # |---|---|---|
 # | `"rows"` | all | rows of the map sum to 1, no weight is negative |
 # | `"count"` | all | the trained numbers are as many as Table 1 says, and $2 d^2$ more |
-# | `"batch"` | all | a sample gives the same y and map alone as in a batch |
-# | `"moves"` | all | the map moves with the tokens as the claim says |
+# | `"batch"` | all | each of four samples or more gives the same y and map alone as among the others |
+# | `"moves"` | all | every row of every head moves with the tokens as the claim says |
 # | `"learns"` | all | every trained number has a gradient (the audit's half about tokens is not asked) |
 # | `"products"` | factorized_dense | some row of the map has `max_length` different weights |
-# | `"rank"` | factorized_random | the rows of the map differ: where all are alike, the scores have rank 1 at most |
+# | `"rank"` | factorized_random | in each head rows differ: where all are alike, the scores have rank 1 at most |
 
 # %% exercise="09.5" points=3
 def verdict(box):
@@ -883,14 +883,16 @@ def verdict(box):
     trained = [tensor for tensor in box.numbers.values() if tensor.requires_grad]
     gradients = torch.autograd.grad((y * torch.randn(y.shape)).sum(), trained, allow_unused=True)
     rows = weights.detach().mul(1e5).round().flatten(0, 2)
+    different = max(len(row.unique()) for row in rows)
+    apart = (weights - weights[:, :, :1]).abs().amax(dim=(0, 2, 3))  # in each head
     holds = {
         "rows": (weights.sum(dim=-1) - 1).abs().max() < 1e-3 and weights.min() >= 0,
         "count": sum(tensor.numel() for tensor in trained) == claim.counts()[0],
         "batch": (y_alone - y).abs().max() < 1e-3 and (map_alone - weights).abs().max() < 1e-4,
         "moves": (box.run(x[:, order])[1] - moved).abs().max() < 1e-4,
         "learns": all(gradient is not None and (gradient != 0).all() for gradient in gradients),
-        "products": claim.score != "factorized_dense" or max(len(row.unique()) for row in rows) == claim.max_length,
-        "rank": claim.score != "factorized_random" or (weights - weights[:, :, :1]).abs().max() > 1e-4,
+        "products": claim.score != "factorized_dense" or different == claim.max_length,
+        "rank": claim.score != "factorized_random" or (apart > 1e-4).all(),
     }
     return next((question for question, right in holds.items() if not right), "sound")
     ### END SOLUTION
@@ -923,7 +925,8 @@ check("09.5", verdict)
 # Each question is the one of the lesson, with sizes from the claim. What makes it sound is the input: many random
 # tokens, so that every relu opens somewhere, the whole length, several samples; and limits between rounding and fault,
 # which lie far apart. The second way stops at the first failure, and so asks the dear questions only of boxes that
-# have passed the cheap ones. Note that its order has to be without a pattern: a turn that undoes itself tells less.
+# have passed the cheap ones. Note that the order has to be without a pattern: a layer that reads its neighbours keeps
+# its law when all tokens turn, and a swap of two tokens tells nothing of the others.
 
 # %% solution="09.5"
 def verdict_from_cheap_to_dear(box):
@@ -934,7 +937,7 @@ def verdict_from_cheap_to_dear(box):
     trained = [tensor for tensor in box.numbers.values() if tensor.requires_grad]
     if sum(tensor.numel() for tensor in trained) != claim.counts()[0]:
         return "count"
-    for n in range(4):
+    for n in range(len(x)):
         alone = box.run(x[n : n + 1])
         if (alone[0][0] - y[n]).abs().max() > 1e-3 or (alone[1][0] - weights[n]).abs().max() > 1e-4:
             return "batch"
@@ -947,9 +950,11 @@ def verdict_from_cheap_to_dear(box):
         if gradient is None or (gradient == 0).any():
             return "learns"
     rows = weights.detach().mul(1e5).round()
-    if claim.score == "factorized_dense" and all(len(row.unique()) < len(row) for row in rows.flatten(0, 2)):
-        return "products"
-    return "rank" if claim.score == "factorized_random" and len(rows[0, 0].unique(dim=0)) == 1 else "sound"
+    if claim.score == "factorized_dense":
+        full = any(len(row.unique()) == len(row) for row in rows.flatten(0, 2))
+        return "sound" if full else "products"
+    alike = any(len(head.unique(dim=0)) == 1 for head in rows[0])
+    return "rank" if claim.score == "factorized_random" and alike else "sound"
 
 
 check("09.5", verdict_from_cheap_to_dear)

@@ -36,6 +36,10 @@ CONVICTED_BY = {
     "frozen R": ("count", "learns"),
     "also tokens": ("moves", "reads"),
     "diagonal values": ("learns",),
+    "one row reads tokens": ("moves", "reads"),
+    "values of the last": ("batch",),
+    "neighbours": ("moves", "reads"),
+    "one row in one head": ("rank",),
 }
 
 
