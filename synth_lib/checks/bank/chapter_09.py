@@ -940,13 +940,13 @@ def _mean_of_rows(box, claim, x, y, weights, order):
     return bool((weights >= 0).all() and (weights.sum(dim=-1).mean() - 1).abs() < 1e-3)
 
 
-def _batch_of(*samples, y_too=True):
+def _batch_of(*samples):
     """Only these samples are run alone."""
 
     def holds(box, claim, x, y, weights, order):
         for n in samples:
             alone = box.run(x[[n]])
-            if y_too and (alone[0][0] - y[n]).abs().max() > 1e-3 or (alone[1][0] - weights[n]).abs().max() > 1e-4:
+            if (alone[0][0] - y[n]).abs().max() > 1e-3 or (alone[1][0] - weights[n]).abs().max() > 1e-4:
                 return False
         return True
 
@@ -992,19 +992,8 @@ def _moves_ordered(change):
     return moves
 
 
-def _swapped(order, i, j):
-    order[[i, j]] = order[[j, i]]
-    return order
-
-
-def _rank_in(choose):
-    """Heads are put together otherwise than by "each head"."""
-
-    def holds(box, claim, x, y, weights, order):
-        differ = (weights - weights[:, :, :1]).abs().amax(dim=(0, 2, 3)) > 1e-4
-        return claim.score != "factorized_random" or bool(choose(differ))
-
-    return holds
+def _rank_any(box, claim, x, y, weights, order):
+    return claim.score != "factorized_random" or bool((weights - weights[:, :, :1]).abs().max() > 1e-4)
 
 
 def _moves_as(reads):
@@ -1080,24 +1069,14 @@ VERDICT = Exercise(
                 _verdict_with(batch=_batch_of(-1)),
         },
         EXERCISE_MOVES: {
-            "only one head is asked whether it moves with the tokens.":
-                _verdict_with(moves=_moves_looking_at(slice(None), 0)),
-            "only the first row of a map is asked whether it moves with the tokens.":
-                _verdict_with(moves=_moves_looking_at(slice(None), slice(None), 0)),
-            "the order is a turn: what reads its neighbours turns with it.":
+            "a single row that does not move as it should is missed: is every row of every head asked, and does every "
+            "token change its place?": _verdict_with(moves=_moves_looking_at(slice(None), 0)),
+            "the order has a pattern: what reads its neighbours moves with them when all tokens turn.":
                 _verdict_with(moves=_moves_ordered(lambda order: order.roll(1))),
-            "the order is turned round: what reads both its neighbours does not show.":
-                _verdict_with(moves=_moves_ordered(lambda order: order.flip(0))),
-            "only two tokens change places; the others may be read where they should not.":
-                _verdict_with(moves=_moves_ordered(lambda order: _swapped(order, 0, 1))),
         },
         EXERCISE_ALONE: {
-            "only the first samples are run alone; a later one may be disturbed.":
-                _verdict_with(batch=_batch_of(0, 1)),
-            "only the maps are compared, alone and in company; y may be disturbed where the map is not.":
-                _verdict_with(batch=lambda box, claim, x, *seen: _batch_of(*range(len(x)), y_too=False)(
-                    box, claim, x, *seen
-                )),
+            "a later sample is disturbed, or its y alone, and it is missed: is each sample run alone, and are y and "
+            "map compared?": _verdict_with(batch=_batch_of(0, 1)),
         },
         DERIVATIVES: {
             "nobody asks whether every single number has a gradient; a tensor with some is not enough.":
@@ -1108,8 +1087,8 @@ VERDICT = Exercise(
         MORE: {
             "the different weights of a row are not counted, or too few are enough.": _without("products"),
             "nobody asks whether the rows differ.": _without("rank"),
-            "the rows may be alike in a head, if they differ in another.": _verdict_with(rank=_rank_in(torch.any)),
-            "only head 0 is asked whether its rows differ.": _verdict_with(rank=_rank_in(lambda differ: differ[0])),
+            "the rows of one head are alike, and it is missed: is each head asked by itself?":
+                _verdict_with(rank=_rank_any),
         },
         EXERCISE_AUDIT: {
             "rounding is taken for a fault: y alone is compared exactly with y in company.":
