@@ -17,7 +17,6 @@ from synth_lib.checks.exercise import Exercise, mistakes
 PREDICT = "Predict, then ask"
 ROWS = "Do the rows sum to 1?"
 COUNT = "How many numbers, and are they kept?"
-LISTING = "A listing that counts something else"
 MOVES = "Do the rows move with the tokens?"
 ALONE = "Alone, or in company?"
 DERIVATIVES = "What do derivatives see?"
@@ -255,7 +254,7 @@ def _explained(answer, count, d_model, max_length, rank):
             if not isinstance(result, (tuple, list)) or len(result) != 2 or not isinstance(result[0], str):
                 raise TypeError("the result should be a tuple of a name and True or False, or None")
             result = f"{result[0]}, {'with' if _truth(result[1]) else 'without'} biases"
-        said[f"for the count {number}"] = result or "none"
+        said[f"for the count {number}"] = result or "None"
     return said
 
 
@@ -345,18 +344,20 @@ EXPLAIN = Exercise(
             "the factors of Random and the projections of x are exchanged.":
                 _renamed("factorized random", "narrow dot product"),
         },
-        LISTING: {
+        EXERCISE_COUNT: {
             "the answer is the layer whose count is nearest; it has to fit exactly.": _nearest,
             "no layer is ever recognised: each count gets None.": lambda count, d_model, max_length, rank: None,
             "layers with biases are not recognised.":
                 _explain_with(lambda table, d, l, k: {key: count for key, count in table.items() if not key[1]}),
             "layers without biases are not recognised.":
                 _explain_with(lambda table, d, l, k: {key: count for key, count in table.items() if key[1]}),
-        },
-        EXERCISE_COUNT: {
             **{f'"{name}" is never recognised.': _explain_but(name) for name in LAYERS},
             "the value projection has a bias, too, if there are any.":
                 _explain_with(lambda table, d, l, k: {key: count - key[1] * d for key, count in table.items()}),
+            "the bias of the value projection is left out, so that a table has one count with biases and without.":
+                _explain_with(lambda table, d, l, k: dict(reversed(
+                    {key: count - key[1] * d for key, count in table.items()}.items()
+                ))),
             "a layer with two linear layers in a row has a bias in each; the hidden one is forgotten.":
                 _explain_with(lambda table, d, l, k: {
                     key: count - key[1] * {"dense": d, "narrow dense": l}.get(key[0], 0)
@@ -372,7 +373,7 @@ EXPLAIN = Exercise(
                 lambda count, d_model, max_length, rank: (
                     (found := _explain_listed(count, d_model, max_length, rank)) and (found[0], not found[1])
                 ),
-            "the layer with a table alone has biases, too: those of the values.":
+            "a table with biases beside it is not recognised: the value projection has a bias, a table has none.":
                 _explain_with(lambda table, d, l, k: {
                     key: count for key, count in table.items() if not (key[1] and "random" in key[0])
                 }),
@@ -1126,10 +1127,11 @@ def _impostor_run(answer, d_model, head, max_length):
         with torch.no_grad():
             for _ in range(5):
                 one, other = torch.randn(2, 3, max_length, d_model)
-                missed = max(missed, (layer(one + other)[0] - layer(one)[0] - layer(other)[0]).abs().max().item())
+                bend = layer(one + other)[0] - layer(one)[0] - layer(other)[0] + layer(0 * one)[0]
+                missed = max(missed, bend.abs().max().item())
     return {
         "what the audit says": f"it fails {' and '.join(dict.fromkeys(fails))}" if fails else "nothing",
-        "the y of a sum": "not the sum of the two y" if missed > 0.01 else "the sum of the two y",
+        "the y of a sum": "not the sum of the two y" if missed > 0.01 else "the sum, but for a constant",
     }
 
 
@@ -1179,8 +1181,8 @@ IMPOSTOR = Exercise(
     key="09.6",
     title="pass, and be wrong",
     name="impostor",
-    minutes=20,
-    level="hard",
+    minutes=10,
+    level="easy",
     inputs=_impostor_inputs,
     returns="what the audit says, and whether y is linear",
     run=_impostor_run,
@@ -1192,8 +1194,8 @@ IMPOSTOR = Exercise(
     ),
     wrong=mistakes({
         LIBRARY: {
-            "y is still linear in x, or misses it by 0.01 at most (in evaluation mode, numbers of about 1).":
-                _wrapped(),
+            "y is still linear in x, but for a constant, or misses it by 0.01 at most (in evaluation mode, numbers of "
+            "about 1).": _wrapped(behind=lambda y, weights, x: (y + 1, weights)),
             "it trains more numbers than Random, or fewer, and the count tells.":
                 lambda d_model, head, max_length: _Learned(d_model, head, max_length),
         },
