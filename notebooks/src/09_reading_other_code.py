@@ -550,7 +550,8 @@ for i, word in enumerate(words):
 
 # %% [markdown]
 # The first word shows none, since its row has one allowed key, whose weight is 1 whatever the scores are; the last word
-# has no later token. A language model with this layer reads the token that it is to predict. So two questions convict C: order, and
+# has no later token. A language model with this layer reads the token that it is to predict. So two questions convict
+# C: order, and
 # derivatives. Padding would be a third. One is enough for the verdict; the derivative alone says *where* to look.
 #
 # **Of parameters.** Every number that a layer trains should have a gradient. How many have one?
@@ -585,7 +586,8 @@ compare_guess(my_verdict, {letter: "broken" if LETTERS[letter] else "sound" for 
 #
 # Four faults are left. G and I claim Factorized Random with `rank` 2, the largest rank that its scores can have, H
 # claims Factorized Dense with 2 × 4, J claims Dense. H and I pass everything that we have asked, as a table
-# below shows. Which questions are left? What a *map can hold*: the number of different weights in a row, of different rows, and the rank of the
+# below shows. Which questions are left? What a *map can hold*: the number of different weights in a row, of different
+# rows, and the rank of the
 # scores, as linear algebra has it.
 #
 # (The scores can be read off a map: $\log$ undoes the softmax, but for a number in each row, so we take the mean of
