@@ -5,7 +5,9 @@
 
 The layer is run, on inputs of its own, and never read: it may be anybody's. A layer that passes is no proof, but each
 question has a fault, seen in public code, that runs with the right shapes and that only this kind of question finds
-(chapter 09). The claims are the rows of Table 1 in arXiv 2005.00743.
+(chapter 09). None sees the size of the scores (a missing 1 / sqrt(d_head)), the values of another head,
+padding, other number types or training mode; heads merged in a wrong order show only where S reads every token.
+The claims are the rows of Table 1 in arXiv 2005.00743.
 """
 
 from dataclasses import dataclass
@@ -323,9 +325,11 @@ class _Asked:
         x = self.inputs()
         order = torch.arange(length).roll(1)
         order[:2] = order[:2].flip(0)  # no law holds by turning the tokens round
-        before, after = (self.run_whole(one)[1] for one in (x, x[:, order.to(x.device)]))
-        holds = self.close(after, moved(before, order, kinds.pop()))
-        says = MOVES[self.claim.reads]
+        (y, before), (y_after, after) = (self.run_whole(one) for one in (x, x[:, order.to(x.device)]))
+        reads, says = kinds.pop(), MOVES[self.claim.reads]
+        holds = self.close(after, moved(before, order, reads))
+        if holds and reads == EVERY_TOKEN and not self.close(y_after, y[:, order.to(x.device)]):
+            return False, "when tokens change places, the map goes with them, and y does not: P y(x) is not y(P x)"
         return holds, f"when tokens change places, {says}" if holds else f"when tokens change places, not: {says}"
 
     def reads(self):

@@ -138,11 +138,12 @@ class QuerySoftmax(Opened):
 
 
 class Sharpened(Opened):
-    """The map is sharpened behind the softmax: rows sum to 1, and small weights become negative."""
+    """The map of one head is sharpened behind the softmax: rows sum to 1, and small weights become negative."""
 
     def map(self, x):
-        weights = super().map(x)
-        return 8 * weights - 7 / x.shape[1]
+        weights = super().map(x).clone()
+        weights[:, self.head // 2] = 20 * weights[:, self.head // 2] - 19 / x.shape[1]
+        return weights
 
 
 class CutBehind(Opened):
@@ -150,8 +151,45 @@ class CutBehind(Opened):
 
     def map(self, x):
         allowed = torch.ones(self.head, x.shape[1], x.shape[1])
-        allowed[(self.head - 1) // 2, -1, 0] = 0
+        allowed[(self.head - 1) // 2, x.shape[1] // 3, 0] = 0
         return super().map(x) * allowed
+
+
+class OneRowInOneHead(FactorizedRandom):
+    """In one head both factors carry the key axis."""
+
+    def rows(self, x, keys, length, start=0):
+        right, head = super().rows(x, keys, length, start), self.head // 2
+        row = (self.R1 * self.R2)[head].sum(dim=-1)[:length].expand(1, 1, length, -1)
+        return torch.cat([right[:, :head], row, right[:, head + 1 :]], dim=1)
+
+
+class OneRowReadsTokens(Opened):
+    """One row of one head reads tokens of the middle: no swap of neighbours at an end shows it."""
+
+    def map(self, x):
+        length = x.shape[1]
+        middle = x[:, 2:-2].mean(dim=-1)
+        scores = self.score(x).expand(len(x), -1, -1, -1).clone()
+        scores[:, self.head // 2, length // 2, 0] += (middle * torch.arange(1, middle.shape[1] + 1)).sum(dim=-1)
+        return scores.softmax(dim=-1)
+
+
+class Neighbours(Dense):
+    """A row reads the two neighbours of its token, too, around the ends: a turn of all tokens does not show it."""
+
+    reads_tokens = True
+
+    def rows(self, x, keys, length, start=0):
+        return super().rows(x + x.roll(1, dims=1) + x.roll(-1, dims=1), keys, length, start)
+
+
+class ValuesOfTheLast(Opened):
+    """The last sample but one gets the values of the last, under its own map."""
+
+    def values(self, x):
+        value = super().values(x)
+        return torch.cat([value[:-2], value[-1:], value[-1:]]) if len(x) > 1 else value
 
 
 class FrozenR(Random):
@@ -197,6 +235,10 @@ UNSEEN = {  # not in the lesson, for the exercises
     "frozen R": ("random", FrozenR, DiagonalValues),
     "also tokens": ("random", AlsoTokens),
     "diagonal values": ("random", DiagonalValues),
+    "one row reads tokens": ("random", OneRowReadsTokens),
+    "values of the last": ("dot_product", ValuesOfTheLast),
+    "neighbours": ("dense", Neighbours),
+    "one row in one head": ("factorized_random", OneRowInOneHead),
 }
 LETTERS = {
     "A": "raw R", "B": "R is outside", "C": "reshaped heads", "D": None, "E": "diagonal", "G": "reads x",

@@ -36,6 +36,10 @@ CONVICTED_BY = {
     "frozen R": ("count", "learns"),
     "also tokens": ("moves", "reads"),
     "diagonal values": ("learns",),
+    "one row reads tokens": ("moves", "reads"),
+    "values of the last": ("batch",),
+    "neighbours": ("moves", "reads"),
+    "one row in one head": ("rank",),
 }
 
 
@@ -121,6 +125,21 @@ def test_one_wrong_number_among_many_is_found():
         layer.output.weight[:, 3] = 0  # number 3 of the values is nowhere used
     found = audit(layer, Claim("dot_product", **SIZES, bias=False))
     assert found.fails == ("learns",) and "24 of the" in repr(found)
+
+
+@pytest.mark.parametrize("fault", ["merge", "values"])
+def test_heads_that_are_joined_wrongly_show_where_every_token_is_read(fault):
+    layer = library("dot_product", bias=False)
+
+    def wrong(x):
+        weights = layer(x)[1]
+        value = layer.value(x).unflatten(-1, (3, -1)).transpose(1, 2)
+        mixed = weights @ (value.roll(1, dims=1) if fault == "values" else value)
+        mixed = mixed.transpose(1, 2).flatten(2) if fault == "values" else mixed.reshape(x.shape)
+        return layer.output(mixed), weights
+
+    fails = audit(wrong, Claim("dot_product", **SIZES, bias=False), layer.state_dict(keep_vars=True)).fails
+    assert fails == (("moves",) if fault == "merge" else ())  # the values of another head are not seen, as it is said
 
 
 def test_shapes_that_do_not_fit_end_the_audit():
