@@ -55,9 +55,9 @@ from synth_lib.shapes import Axes
 # @title Draw it
 plots.show(
     plots.flow("sealed", "what?"),
-    "X goes to two boxes, S(X) and the values G(X). S(X) gives scores, these plus the mask go through softmax, and the "
-    "weights and the values make weighted means, which are Y. The box of S is filled: it is sealed, and what it reads "
-    "is the question.",
+    "X goes to two boxes, S(X) and the values G(X). S(X) gives scores, these plus the mask go "
+    "through softmax, and the weights and the values make weighted means, which are Y. The box of "
+    "S is filled: it is sealed, and what it reads is the question.",
 )
 
 # %% fold=true
@@ -88,11 +88,12 @@ for letter, sealed in boxes.items():
 
 # %%
 axes_pictures = Axes(head=5, length=6)  # five boxes side by side stand where heads do
-pictures = axes_pictures(torch.stack([maps[letter][0, 0] for letter in boxes]), "head query key", "pictures")
+pictures = axes_pictures(torch.stack([maps[letter][0, 0] for letter in boxes]),
+                         "head query key", "pictures")
 plots.show(
     plots.attention_map(pictures, words, titles=list(boxes)),
-    "a map of each of the five boxes, head 0 of the first sentence, side by side. All have six rows and six columns; "
-    "A has the darkest cells and the whitest.",
+    "a map of each of the five boxes, head 0 of the first sentence, side by side. All have six "
+    "rows and six columns; A has the darkest cells and the whitest.",
 )
 
 # %% [markdown]
@@ -108,20 +109,24 @@ plots.show(
 # %%
 form = {
     # A row of the map, the weights of one query, sums to "1" or to "anything".
-    # The numbers of S: a number. When tokens change places, the map "stays", "rows move" or "all moves".
+    # The numbers of S: a number. When tokens change places, the map "stays", "rows move" or
+    # "all moves".
     # A sample alone gives "the same" as in a batch, or "something else".
     # A row reads the tokens that it changes with: "nothing", "its own token" or "every token".
     "random": {
         "a row of the map sums to": None, "numbers of S": None,
-        "when tokens change places, the map": None, "a sample alone": None, "a row of the map reads": None,
+        "when tokens change places, the map": None, "a sample alone": None,
+        "a row of the map reads": None,
     },
     "dense": {
         "a row of the map sums to": None, "numbers of S": None,
-        "when tokens change places, the map": None, "a sample alone": None, "a row of the map reads": None,
+        "when tokens change places, the map": None, "a sample alone": None,
+        "a row of the map reads": None,
     },
     "factorized_dense": {
         "a row of the map sums to": None, "numbers of S": None,
-        "when tokens change places, the map": None, "a sample alone": None, "a row of the map reads": None,
+        "when tokens change places, the map": None, "a sample alone": None,
+        "a row of the map reads": None,
     },
 }
 
@@ -135,7 +140,8 @@ claims = {
 
 
 def compare(fact, outcome):
-    """What you said, what the claim says and what came out; boxes for which all agree share a line."""
+    """What you said, what the claim says and what came out; boxes for which all agree share a
+    line."""
     place, rows = list(form["random"]).index(fact), {}
     for letter, came in outcome.items():
         score = boxes[letter].claim.score
@@ -182,10 +188,11 @@ compare("a row of the map sums to", {
 def is_a_map(weights, allowed):
     """Whether these numbers can be what a softmax over the allowed keys leaves.
 
-    weights: head query key. allowed: bool, query key, True where a query may attend; the same for every head.
-    Returns True or False. Each row sums to 1, or holds zeros alone where its query may attend to nothing. No weight is
-    negative, and where nothing is allowed, it is exactly 0. Up to 0.0001 of a sum are rounding, and an allowed weight
-    down to -0.000001 is not negative. NaN is no weight.
+    weights: head query key. allowed: bool, query key, True where a query may attend; the same for
+    every head.
+    Returns True or False. Each row sums to 1, or holds zeros alone where its query may attend to
+    nothing. No weight is negative, and where nothing is allowed, it is exactly 0. Up to 0.0001 of a
+    sum are rounding, and an allowed weight down to -0.000001 is not negative. NaN is no weight.
     """
     ### BEGIN SOLUTION
     wanted = allowed.any(dim=-1).float()
@@ -225,7 +232,8 @@ def is_a_map_in_loops(weights, allowed):
         for row, may in zip(head, allowed.tolist(), strict=True):
             if not abs(sum(row) - any(may)) <= 1e-4:
                 return False
-            if not all(weight >= -1e-6 and (key or weight == 0) for weight, key in zip(row, may, strict=True)):
+            if not all(weight >= -1e-6 and (key or weight == 0)
+                       for weight, key in zip(row, may, strict=True)):
                 return False
     return True
 
@@ -241,7 +249,8 @@ check("09.1", is_a_map_in_loops)
 # %%
 def of_S(sealed):
     """How many numbers S trains."""
-    return sum(tensor.numel() for tensor in sealed.numbers.values() if tensor.requires_grad) - 2 * 12**2
+    return sum(tensor.numel() for tensor in sealed.numbers.values()
+               if tensor.requires_grad) - 2 * 12**2
 
 
 compare("numbers of S", {letter: of_S(sealed) for letter, sealed in boxes.items()})
@@ -266,8 +275,9 @@ for letter in "AB":
 def explain(count, d_model, max_length, rank):
     """What a layer with so many parameters is.
 
-    The layer has one head, the value projection d_model to d_model, no output projection, and one of these S. Either
-    all of its linear layers have a bias, or none has. A table is no linear layer.
+    The layer has one head, the value projection d_model to d_model, no output projection, and one
+    of these S. Either all of its linear layers have a bias, or none has. A table is no linear
+    layer.
 
         "random"               one table, max_length by max_length
         "factorized random"    two tables, max_length by rank
@@ -275,14 +285,15 @@ def explain(count, d_model, max_length, rank):
         "dense"                linear layers d_model to d_model to max_length
         "narrow dense"         linear layers d_model to max_length to max_length
 
-    count: a whole number. Returns a tuple: the name, and whether there are biases, True or False; None if no such
-    layer has exactly this count. Never do two of them have the same count.
+    count: a whole number. Returns a tuple: the name, and whether there are biases, True or False;
+    None if no such layer has exactly this count. Never do two of them have the same count.
     """
     ### BEGIN SOLUTION
     d, l, k = d_model, max_length, rank
     tables = {"random": [(l, l)], "factorized random": [(l, k), (l, k)]}
     linear = {
-        "narrow dot product": [(d, k), (d, k)], "dense": [(d, d), (d, l)], "narrow dense": [(d, l), (l, l)],
+        "narrow dot product": [(d, k), (d, k)], "dense": [(d, d), (d, l)],
+        "narrow dense": [(d, l), (l, l)],
     }
     for name in (*tables, *linear):
         for bias in (False, True):
@@ -360,7 +371,8 @@ print("off by", *(f"{law:>9}" for law in laws))
 for letter, sealed in boxes.items():
     after = sealed.run(x[:, order])[1]
     off = {law: (after - move(maps[letter])).abs().max().item() for law, move in laws.items()}
-    kept[letter] = ", ".join(law for law, distance in off.items() if distance < 1e-4) or "keeps no law"
+    kept[letter] = ", ".join(law for law, distance in off.items()
+                             if distance < 1e-4) or "keeps no law"
     print(f"{letter:6}", *(f"{distance:9.2f}" for distance in off.values()))
 compare("when tokens change places, the map", kept)
 
@@ -377,10 +389,11 @@ compare("when tokens change places, the map", kept)
 def moves_like(score, x, order):
     """Which of the three laws hold in each head when the tokens of x change places.
 
-    score: a function, length d_model -> head query key. x: length d_model. order: int64, length; the token at position
-    i of the reordered sentence is token order[i] of x.
-    Returns a list with one list for each head: those of "every token", "own token" and "nothing" whose law this head
-    keeps, in any order; it may be empty. Differences of less than 0.0001 are rounding.
+    score: a function, length d_model -> head query key. x: length d_model. order: int64, length;
+    the token at position i of the reordered sentence is token order[i] of x.
+    Returns a list with one list for each head: those of "every token", "own token" and "nothing"
+    whose law this head keeps, in any order; it may be empty. Differences of less than 0.0001 are
+    rounding.
     """
     ### BEGIN SOLUTION
     before, after = score(x), score(x[order])
@@ -424,7 +437,8 @@ def moves_like_by_matrices(score, x, order):
     P, found = torch.eye(len(x))[order], []
     for before, after in zip(score(x), score(P @ x), strict=True):
         expected = {"every token": P @ before @ P.T, "own token": P @ before, "nothing": before}
-        found.append([reads for reads, moved in expected.items() if torch.allclose(after, moved, rtol=0, atol=1e-4)])
+        found.append([reads for reads, moved in expected.items()
+                      if torch.allclose(after, moved, rtol=0, atol=1e-4)])
     return found
 
 
@@ -455,17 +469,19 @@ def leaks(layer, x):
     """Which samples of a batch look at which others.
 
     layer: a function, batch length d_model -> y, batch length d_model. x: batch length d_model.
-    Returns a list of pairs (moved, changed) of sample numbers, in any order: y of sample `moved` depends on some
-    number of sample `changed`, another one. A dependence shows when all numbers of a sample change, each by another
-    amount of about 1; then y moves by more than 0.001.
+    Returns a list of pairs (moved, changed) of sample numbers, in any order: y of sample `moved`
+    depends on some number of sample `changed`, another one. A dependence shows when all numbers of
+    a sample change, each by another amount of about 1; then y moves by more than 0.001.
     """
     ### BEGIN SOLUTION
     before, pairs = layer(x), []
     for changed in range(len(x)):
         other = x.clone()
-        other[changed] += torch.linspace(0.5, 1.5, other[changed].numel()).view(other[changed].shape)
+        other[changed] += torch.linspace(0.5, 1.5,
+                                         other[changed].numel()).view(other[changed].shape)
         distance = (layer(other) - before).abs().amax(dim=(1, 2))
-        pairs += [(moved, changed) for moved in range(len(x)) if moved != changed and distance[moved] > 1e-3]
+        pairs += [(moved, changed) for moved in range(len(x)) if moved != changed
+                  and distance[moved] > 1e-3]
     return sorted(pairs)
     ### END SOLUTION
 
@@ -527,13 +543,15 @@ compare("a row of the map reads", {
 })  # fmt: skip
 
 # %%
-fig = plots.attention_map(axes(behind["C"], "head query length", "behind"), words, label="depends on it")
+fig = plots.attention_map(axes(behind["C"], "head query length", "behind"), words,
+                          label="depends on it")
 fig.axes[0].set_ylabel("row of the map")
 fig.axes[1].set_xlabel("token that feeds it")
 plots.show(
     fig,
-    "which token feeds which row of box C, for its three heads. Each row is fed by one token, seldom by its own: the "
-    "cells form a staircase, three rows to each token, that goes on from head to head.",
+    "which token feeds which row of box C, for its three heads. Each row is fed by one token, "
+    "seldom by its own: the cells form a staircase, three rows to each token, that goes on from "
+    "head to head.",
 )
 
 # %% [markdown]
@@ -560,7 +578,8 @@ for i, word in enumerate(words):
 def share_with_gradient(sealed):
     """For each trained tensor its size, and the share of its numbers that move y."""
     trained = [tensor for tensor in sealed.numbers.values() if tensor.requires_grad]
-    y = sealed.run(draw(64, 8, 12, high=2, seed=3))[0]  # many tokens: a relu that is shut for one is open for another
+    # many tokens: a relu that is shut for one is open for another
+    y = sealed.run(draw(64, 8, 12, high=2, seed=3))[0]
     gradients = torch.autograd.grad((y * draw(64, 8, 12, high=1, seed=4)).sum(), trained)
     return [(tuple(one.shape), f"{(one != 0).double().mean():.2f}") for one in gradients]
 
@@ -602,7 +621,8 @@ for letter in "DGHIJ":
     different = max(len(row.mul(1e5).round().unique()) for row in weights)
     rows = len(weights.mul(1e5).round().unique(dim=0))
     rank = torch.linalg.matrix_rank(scores, rtol=1e-4).item()
-    print(f"{letter} {boxes[letter].claim.score:17}: weights in a row {different}, different rows {rows}, rank {rank}")
+    print(f"{letter} {boxes[letter].claim.score:17}: weights in a row {different}, "
+          f"different rows {rows}, rank {rank}")
 
 # %% [markdown]
 # H has four different weights where eight are claimed: both short lists are tiled, so of the $2 \cdot 4$ products only
@@ -650,7 +670,8 @@ print(ask(boxes["J"]))
 # ten questions do you need, so that each fault is found by at least one? And which questions can no other one replace?
 
 # %%
-my_guess = {"questions needed": None, "without a substitute": None}  # a number, and how many of them
+# a number, and how many of them
+my_guess = {"questions needed": None, "without a substitute": None}
 
 # %%
 broken = [letter for letter in LETTERS if LETTERS[letter]]
@@ -682,7 +703,8 @@ compare_guess(my_guess, {"questions needed": size, "without a substitute": len(n
 
 # %% fold=true
 # @title Guard: by hand and by the library, the same verdicts
-assert "rows" in found["A"] and "count" in found["B"] and "moves" in found["C"] and "learns" in found["E"]
+assert "rows" in found["A"] and "count" in found["B"]
+assert "moves" in found["C"] and "learns" in found["E"]
 assert "products" in found["H"] and "rank" in found["I"] and not ask(boxes["D"]).fails
 
 # %% [markdown]
@@ -709,7 +731,8 @@ for name, number in printed.items():
 # is counted? And what would be printed for more work?
 
 # %%
-my_guess = {"a batch of 200 instead of 2": None, "256 tokens instead of 32": None}  # "more", "less" or "the same"
+# "more", "less" or "the same"
+my_guess = {"a batch of 200 instead of 2": None, "256 tokens instead of 32": None}
 
 # %% [markdown]
 # Try the simplest thing: the sizes of all linear layers, added up, and 1 for each part that has none, a softmax or a
@@ -737,7 +760,8 @@ for name, (linear, others) in sizes.items():
 
 # %%
 def multiply_adds(score, batch, length):
-    """Multiply-adds of a layer with one head, without the output projection, which the listing has not."""
+    """Multiply-adds of a layer with one head, without the output projection, which the listing has
+    not."""
     with torch.device("meta"):  # sizes only, no numbers
         layer, tokens = Attention(1024, 1, 256, score), torch.empty(batch, length, 1024)
     with FlopCounterMode(display=False) as counter:
@@ -747,11 +771,13 @@ def multiply_adds(score, batch, length):
 
 for score, name in (("dot_product", "vanilla"), ("random", "random")):
     real = multiply_adds(score, batch=2, length=32)
-    print(f"{name:>8}: printed {printed[name]:9,}, real {real:11,}, {real / printed[name]:.0f} times as many")
+    print(f"{name:>8}: printed {printed[name]:9,}, real {real:11,}, "
+          f"{real / printed[name]:.0f} times as many")
 
 # %% fold=true
 # @title What you said of the batch and of the length
-compare_guess(my_guess, {"a batch of 200 instead of 2": "the same", "256 tokens instead of 32": "the same"})
+compare_guess(my_guess, {"a batch of 200 instead of 2": "the same", "256 tokens instead of "
+                                                                    "32": "the same"})
 assert multiply_adds("random", 200, 32) == 100 * multiply_adds("random", 2, 32)
 assert multiply_adds("dot_product", 2, 256) > 8 * multiply_adds("dot_product", 2, 32)
 
@@ -774,9 +800,11 @@ assert multiply_adds("dot_product", 2, 256) > 8 * multiply_adds("dot_product", 2
 
 # %%
 _ = torch.manual_seed(0)
-for score in ("dot_product", "dense", "random", "fixed_random", "factorized_dense", "factorized_random"):
+for score in ("dot_product", "dense", "random", "fixed_random", "factorized_dense",
+              "factorized_random"):
     result = audit(Attention(12, 3, 8, score), Claim(score, d_model=12, head=3, max_length=8))
-    print(f"{score:17}: {sum(one.status == 'holds' for one in result.answers)} hold, {len(result.fails)} fail")
+    print(f"{score:17}: {sum(one.status == 'holds' for one in result.answers)} hold, "
+          f"{len(result.fails)} fail")
 
 # %%
 class OfTorch(nn.Module):
@@ -841,7 +869,8 @@ ours.score.register_forward_hook(lambda module, inputs, scores: torch.zeros_like
 by = {length: (ours(long[:, :length]) - y).abs().max().item() for length, y in before.items()}
 for length, distance in by.items():
     print(f"{length} tokens: the hook moves y by {distance:.2f}")
-compare_guess(my_guess, {length: "y moves" if distance else "y stays" for length, distance in by.items()})
+compare_guess(my_guess, {length: "y moves" if distance else "y stays"
+                         for length, distance in by.items()})
 
 # %% [markdown]
 # With seven tokens the hook is ignored, without a word, and "the layer loses nothing" is read off. Every number in
@@ -866,7 +895,8 @@ def all_ways():
     cache = Cache()
     with torch.no_grad():
         plain, fast = layer(tokens)[0], layer(tokens, need_weights=False)[0]
-        cached = [layer(part, cache=cache, need_weights=False)[0] for part in (tokens[:, :255], tokens[:, 255:])][1]
+        cached = [layer(part, cache=cache, need_weights=False)[0]
+                  for part in (tokens[:, :255], tokens[:, 255:])][1]
     return {"by the map": plain[0, -1], "fast": fast[0, -1], "with a cache": cached[0, -1]}
 
 
@@ -899,10 +929,11 @@ for way, y_last in all_ways().items():
 def verdict(box):
     """The name of the first question that a box fails, or "sound".
 
-    Only the name counts, not the order in which you ask.
-    box: as in the lesson: box.run(x), for x with at most max_length tokens; box.numbers; box.claim with score (one of
-    the library's six names), d_model, head, max_length, rank, a and b (a b = max_length, with a common divisor).
-    No box has biases. box.claim.counts()[0] is how many numbers the claim trains, value and output included.
+    Only the name counts, not the order in which you ask. box: as in the lesson: box.run(x), for x
+    with at most max_length tokens; box.numbers; box.claim with score (one of the library's six
+    names), d_model, head, max_length, rank, a and b (a b = max_length, with a common divisor). No
+    box has biases. box.claim.counts()[0] is how many numbers the claim trains, value and output
+    included.
     """
     ### BEGIN SOLUTION
     claim = box.claim
@@ -977,7 +1008,8 @@ def verdict_from_cheap_to_dear(box):
     if not torch.allclose(box.run(P @ x)[1], law.get(claim.score, weights), atol=1e-4):
         return "moves"
     for tensor in trained:
-        (gradient,) = torch.autograd.grad(y.square().sum(), tensor, retain_graph=True, allow_unused=True)
+        (gradient,) = torch.autograd.grad(y.square().sum(), tensor, retain_graph=True,
+                                          allow_unused=True)
         if gradient is None or (gradient == 0).any():
             return "learns"
     rows = weights.detach().mul(1e5).round()
@@ -1001,10 +1033,11 @@ check("09.5", verdict_from_cheap_to_dear)
 def impostor(d_model, head, max_length):
     """A layer that passes the audit of Random, and is not Random.
 
-    Returns a module; module(x) gives y "batch length d_model" and a map "batch head query key". The library's
-    audit(module, Claim("random", d_model, head, max_length, bias=False)) finds nothing. But y is
-    not what (3) says: Random is linear in x, so y(u + v) - y(u) - y(v) + y(0) is 0, also with a
-    constant added to y. Yours misses 0 by more than 0.01 for some u, v with numbers of about 1.
+    Returns a module; module(x) gives y "batch length d_model" and a map "batch head query key". The
+    library's audit(module, Claim("random", d_model, head, max_length, bias=False)) finds nothing.
+    But y is not what (3) says: Random is linear in x, so y(u + v) - y(u) - y(v) + y(0) is 0, also
+    with a constant added to y. Yours misses 0 by more than 0.01 for some u, v with numbers of about
+    1.
     """
     ### BEGIN SOLUTION
     class Bent(nn.Module):
