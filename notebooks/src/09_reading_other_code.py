@@ -932,8 +932,7 @@ def verdict(box):
     Only the name counts, not the order in which you ask. box: as in the lesson: box.run(x), for x
     with at most max_length tokens; box.numbers; box.claim with score (one of the library's six
     names), d_model, head, max_length, rank, a and b (a b = max_length, with a common divisor). No
-    box has biases. box.claim.counts()[0] is how many numbers the claim trains, value and output
-    included.
+    box has biases. box.claim.counts()[0]: how many numbers the layer as claimed trains, in all.
     """
     ### BEGIN SOLUTION
     claim = box.claim
