@@ -105,7 +105,7 @@ def test_the_looks_fetch_nothing_and_leave_the_letters_in_the_colour_of_the_page
         assert tag == "span" or not re.search(r"(^|;)\s*color:", style), "the sign alone has a colour of its own"
 
 
-@pytest.mark.parametrize("colour", {colour for _, _, colour in show.LOOKS.values()})
+@pytest.mark.parametrize("colour", sorted({colour for _, _, colour in show.LOOKS.values()}))
 def test_a_colour_can_be_seen_on_light_and_on_dark(colour):
     """By the contrast ratio of the Web Content Accessibility Guidelines 2.1: at least 3 for a sign."""
 
