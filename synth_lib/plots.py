@@ -63,8 +63,8 @@ def attention_map(weights, tokens, *, keys=None, titles=None, label="weight"):
     return fig
 
 
-def flow(score, reads):
-    """Y = softmax(S(X) + mask) G(X) as boxes and arrows, the box of S filled.
+def flow(score, reads, filled="S(X)"):
+    """Y = softmax(S(X) + mask) G(X) as boxes and arrows, the box that begins with `filled` in colour.
 
     score: the name of S. reads: what of X its rows read, in a few words; None draws no arrow from X to S.
     """
@@ -75,7 +75,7 @@ def flow(score, reads):
     drawn, area = [], {"xlim": (-0.3, 6.2), "ylim": (-0.5, 2.5), "frame_on": False, "xticks": [], "yticks": []}
     fig, axes = plt.subplots(figsize=(6.5, 2.2), layout="constrained", subplot_kw=area)
     for text, place in boxes.items():
-        style = {"boxstyle": "round,pad=0.5", "facecolor": COLOURS[3] if text.startswith("S(X)") else "white"}
+        style = {"boxstyle": "round,pad=0.5", "facecolor": COLOURS[3] if text.startswith(filled) else "white"}
         drawn.append(axes.text(*place, text, ha="center", va="center", fontsize=10, bbox=style))
     for a, b in [(0, 3), (1, 2), (2, 4), (3, 4), (4, 5)] + [(0, 1)] * (reads is not None):
         patches = {"patchA": drawn[a].get_bbox_patch(), "patchB": drawn[b].get_bbox_patch()}

@@ -4,6 +4,7 @@
 """
 
 import collections
+import os
 import subprocess
 import sys
 import time
@@ -78,8 +79,10 @@ def main(constraints, extras="notebooks,hf,test,book"):
             if not text.startswith("Progress "):
                 last.append(text)
     progress.whole("  done" if pip.returncode == 0 else "  pip stopped; its last lines:\n" + "".join(last).rstrip())
+    extra = os.environ.get("PIP_EXTRA_INDEX_URL", "")
+    extra = f" and the address in PIP_EXTRA_INDEX_URL, {extra}" if extra else ""
     if pip.returncode and any("after connection broken by" in text for text in last):
-        say("The packages cannot be fetched: check the network, then call this again.\n")
+        say(f"The packages cannot be fetched: check the network{extra}, then call this again.\n")
     return pip.returncode
 
 

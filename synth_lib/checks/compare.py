@@ -55,6 +55,10 @@ def difference(got, expected, returns=""):
         return f"the shape is {tuple(got.shape)}, but should be {tuple(expected.shape)}{bracketed(returns)}."
     if got.dtype != expected.dtype:
         return f"the dtype is {got.dtype}, but should be {expected.dtype}."
+    if (odd := not_finite(got, expected)).any():
+        what = "NaN" if got[first_index(odd)].isnan() else "infinite"
+        count = f"{int(odd.sum())} of {odd.numel()} values are NaN or infinite"
+        return f"{count}, the first, {what}, at {list(first_index(odd))}{bracketed(returns)}."
     if not got.is_floating_point():
         wrong = got != expected
     else:
@@ -68,6 +72,11 @@ def difference(got, expected, returns=""):
     if got.is_floating_point() and wrong.any() and _same_numbers(got, expected):
         message = f"{message}: the numbers are right, but in other positions"
     return f"{message}, the first at {list(first_index(wrong))}{bracketed(returns)}."
+
+
+def not_finite(got, expected):
+    """Where a number is NaN or infinite, and should not be."""
+    return ~got.isfinite() & expected.isfinite()
 
 
 def same_kind(got, expected):

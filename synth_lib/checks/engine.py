@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import torch
 
 from synth_lib.checks import bank, guard, show
-from synth_lib.checks.compare import bracketed, differ, difference, first_index, plain_copy, same_kind
+from synth_lib.checks.compare import differ, difference, not_finite, plain_copy, same_kind
 from synth_lib.checks.exercise import Draw
 from synth_lib.checks.runner import in_this_process
 
@@ -295,12 +295,8 @@ def _fact(exercise, call, arguments, result, expected):
     alike = isinstance(result, torch.Tensor) and isinstance(expected, torch.Tensor) and result.layout == expected.layout
     if not alike or (result.shape, result.dtype, result.device) != (expected.shape, expected.dtype, expected.device):
         return None
-    if result.is_floating_point():
-        odd = ~result.isfinite() & expected.isfinite()
-        if odd.any():
-            what = "NaN" if result[first_index(odd)].isnan() else "infinite"
-            count = f"{int(odd.sum())} of {odd.numel()} values are NaN or infinite"
-            return f"{count}, the first, {what}, at {list(first_index(odd))}{bracketed(exercise.returns)}."
+    if not_finite(result, expected).any():
+        return None  # that is what is told of it
     for property_ in exercise.properties:
         try:
             broken = property_.broken(call, arguments, result, expected)

@@ -877,6 +877,11 @@ def test_right_numbers_in_other_places_are_told():
     assert "the numbers are right, but in other positions, the first at [0, 0]" in message
 
 
+def test_nan_is_told_in_a_part_of_a_result_too():
+    message = difference({"Q": torch.tensor([1.0, torch.nan])}, {"Q": torch.ones(2)}, "key")
+    assert message == "Q: 1 of 2 values are NaN or infinite, the first, NaN, at [1] (key)."
+
+
 def test_a_tensor_without_an_axis_has_no_first_place():
     message = difference(torch.tensor(1.5), torch.tensor(2.5), "loss")
     assert message == "the shape is right, but the number is not (loss)."

@@ -81,7 +81,7 @@ STRIDED = Exercise(
     key="10.1",
     title="strided rows while a model writes",
     name="strided_rows",
-    minutes=12,
+    minutes=15,
     level="medium",
     inputs=_strided_inputs,
     returns="head query key",
@@ -210,9 +210,10 @@ def _size(share):
 
 def _run_connect(answer, length, keys):
     """The first reason why not: at this size, at both sides of a power of `keys`, and for one token."""
-    sizes = [(length, keys), (keys**2, keys), (keys**2 + 1, keys), (1, 2), (2, 3), (27, 3), (7, 9)]
+    # Of 125 and 5 the quotient of logarithms is a little above 3.
+    sizes = [(length, keys), (keys**2, keys), (keys**2 + 1, keys), (1, 2), (2, 3), (27, 3), (7, 9), (125, 5)]
     found = [_connects(answer(length=one, keys=of), one, of) for one, of in sizes]
-    return {"your masks": next((reason for reason in found if reason != CONNECTED), CONNECTED)}
+    return {"found": next((reason for reason in found if reason != CONNECTED), CONNECTED)}
 
 
 def _steps(length, keys):
@@ -257,7 +258,7 @@ CONNECT_ALL = Exercise(
     key="10.2",
     title="connect all pairs",
     name="masks_that_connect",
-    minutes=15,
+    minutes=20,
     level="hard",
     inputs=_connect_inputs,
     returns="a list of bool tensors, query key",
@@ -290,7 +291,8 @@ CONNECT_ALL = Exercise(
             "one layer too few: a length just above a power of `keys` needs one more.": _by_steps(
                 steps=lambda length, keys: _steps(length, keys)[: max(1, len(_steps(length, keys)) - 1)]
             ),
-            "there is one layer more than needed, for a length that is a power of `keys`.": _by_steps(
+            "there is one layer more than needed, for a length that is a power of `keys`. (A quotient of logarithms "
+            "may be rounded above a whole number.)": _by_steps(
                 steps=lambda length, keys: [keys**n for n in range(_fewest(length + 1, keys))]
             ),
             "for one token there is no layer at all; the list must hold one.":
@@ -346,7 +348,10 @@ def _lsh_said(answer, queries, keys, real):
     first = int(real.nonzero()[0])
     longest = keys.norm(dim=-1).masked_fill(~real, 0).argmax(dim=1) == first
     keys = torch.where((torch.arange(keys.shape[1]) == first)[None, :, None] & ~longest[:, None, None], 0, keys)
-    found = answer(queries, keys, real)
+    given = keys.clone()
+    found = answer(queries, given, real)
+    if not torch.equal(given, keys):
+        raise ValueError("it changes keys, which belongs to whoever calls")
     if isinstance(found, (tuple, list)) and len(found) == 2 and isinstance(found[1], torch.Tensor) and found[1].dim():
         Q, P = found
         return Q, torch.cat([P[..., :-1], P[..., -1:] * P[..., -1:].abs()], dim=-1)
@@ -357,7 +362,7 @@ SIMPLE_LSH = Exercise(
     key="10.3",
     title="Simple-LSH with heads and padding",
     name="simple_lsh",
-    minutes=12,
+    minutes=18,
     level="medium",
     inputs=_lsh_inputs,
     returns="Q, P",
@@ -421,15 +426,15 @@ SIMPLE_LSH = Exercise(
 )  # fmt: skip
 
 
-# 10.4. For each query one key has its direction, one key is opposite; one trial has one hash, one has one table. The
-# inputs are drawn until rounding makes some cosine larger than 1.
+# 10.4. For each query one key has its direction, one is opposite; one trial has one hash, one has one table. The inputs
+# are drawn until rounding makes some cosine larger than 1 and some smaller than -1.
 
 
 def _chance_inputs(draw):
     sizes = draw.sizes("query key d_head", low=3, high=7)
     queries, keys = (draw.normal(sizes[name], sizes["d_head"]).double() for name in ("query", "key"))
     queries = queries * torch.linspace(0.3, 3, len(queries))[:, None]
-    keys = torch.cat([2 * keys, 1.7 * queries, -0.6 * queries[:1]])
+    keys = torch.cat([2 * keys, 1.7 * queries, -0.6 * queries])
     hashes, tables = draw.in_turn([(draw.integer(2, 4), draw.integer(2, 5)), (1, 3), (4, 1)])
     return {"queries": queries, "keys": keys, "hashes": hashes, "tables": tables}
 
@@ -463,13 +468,18 @@ def _without_clamp(queries, keys):
     return 1 - (F.normalize(queries, dim=-1) @ F.normalize(keys, dim=-1).T).arccos() / torch.pi
 
 
+def _clamped_above(queries, keys):
+    cosines = F.normalize(queries, dim=-1) @ F.normalize(keys, dim=-1).T
+    return 1 - cosines.clamp(max=1).arccos() / torch.pi
+
+
 CHANCE = Exercise(
     key="10.4",
     title="how likely is a key found?",
     name="chance_to_find",
     minutes=12,
     level="medium",
-    inputs=told_apart(_chance_inputs, [_chance(), _chance(one=_without_clamp)]),
+    inputs=told_apart(_chance_inputs, [_chance(one=one) for one in (_agree, _without_clamp, _clamped_above)]),
     returns="query key",
     right=(_chance(), _chance(one=_by_half_angles), _table_by_table),
     wrong=mistakes({
@@ -516,13 +526,16 @@ CHANCE = Exercise(
 )  # fmt: skip
 
 
-# 10.5. Few different numbers, so that there are ties. One trial keeps one key, one more than there are.
+# 10.5. Few different numbers, so that there are ties; in one trial they are far below any made-up smallest number, and
+# nearer to each other than a rounding to 16 bits would leave. One trial keeps one key, one more than there are.
 
 
 def _routed_inputs(draw):
     length, clusters, keep = draw.in_turn([(draw.integer(9, 12), 4, 3), (draw.integer(8, 11), 3, 1), (7, 2, 9)])
     numbers = [[draw.integer(0, 4) for _ in range(clusters)] for _ in range(2 * length)]
     to_query, to_key = torch.tensor(numbers).float().view(2, length, clusters) / 2 - 1.25  # no zeros
+    if keep == 3:
+        to_key = to_key / 1024 - 3000
     real = torch.ones(length, dtype=torch.bool)
     real[[0, draw.integer(2, length - 2)]] = False  # padding on the left, and one in between
     return {"to_query": to_query, "to_key": to_key, "real": real, "keep": keep}
@@ -585,6 +598,13 @@ def _routed_by_rank(to_query, to_key, real, keep):
     return allowed & ((better & allowed[:, None, :]).sum(dim=2) < keep)
 
 
+def _smallest_is_minus_9(to_query, to_key, real, keep):
+    closeness = _rows_of(to_query, to_key).masked_fill(~(real & _past(real, len(real))), -9)
+    order = closeness.sort(dim=1, descending=True, stable=True)
+    chosen = torch.zeros(closeness.shape, dtype=torch.bool)
+    return chosen.scatter(1, order.indices[:, :keep], order.values[:, :keep] > -9)
+
+
 def _nearest_centroid(to_query, to_key, real, keep):
     return (to_query.argmax(dim=1)[:, None] == to_key.argmax(dim=1)[None]) & real & _past(real, len(real))
 
@@ -605,7 +625,7 @@ ROUTED = Exercise(
     key="10.5",
     title="the nearest, without a look ahead",
     name="routed_rows",
-    minutes=14,
+    minutes=15,
     level="medium",
     inputs=_routed_inputs,
     returns="query key",
@@ -618,6 +638,7 @@ ROUTED = Exercise(
             "the nearest are chosen among all tokens, padding too, and only then is forbidden what is forbidden.":
                 _routed(choose_from=_everything),
             "later keys may be chosen.": _routed(allowed=lambda real, n: real.expand(n, n)),
+            "what is forbidden gets a made-up smallest number, and a closeness can be lower.": _smallest_is_minus_9,
             "this is the cluster that takes its nearest of all tokens; a query asks among those before it.":
                 _members_of_all,
             "the query itself is left out; j <= i includes it.":

@@ -923,7 +923,7 @@ def test_points_that_are_no_whole_number_are_named(tmp_path):
 
 def test_a_hand_out_says_how_to_install_what_counts_and_what_is_not_in_it(handed_out, tmp_path):
     text = (handed_out / "README.md").read_text(encoding="utf8")
-    assert "python3 -m venv .venv" in text and "py -m venv .venv" in text and "1.4 GB" in text
+    assert "python3 -m venv .venv" in text and "py -m venv .venv" in text and "0.4 GB" in text
     assert "| 02.5 | who depends on whom | 3 |" in text
     needed = (handed_out / "requirements.txt").read_text(encoding="utf8")
     assert "torch" in needed and "jupyterlab" in needed and "sacrebleu" not in needed and "scikit-learn" not in needed
