@@ -43,7 +43,7 @@ def opened_without_encoding(source):
         name = called.rpartition(".")[2]
         said = [value.value for value in call.args + [word.value for word in call.keywords] if hasattr(value, "value")]
         binary = any(isinstance(mode, str) and re.fullmatch("[rwax+]*b[rwax+]*", mode) for mode in said)
-        if name in ("open", "fdopen", "TextIOWrapper") and called != "os.open" and not binary:
+        if name in ("open", "fdopen", "TextIOWrapper") and called not in ("os.open", "Image.open") and not binary:
             yield ast.unparse(call)
         if name in ("read_text", "write_text") and "." in called and not called.startswith("own."):
             yield ast.unparse(call)

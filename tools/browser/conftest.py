@@ -95,11 +95,13 @@ def jupyter_lab(folder):
     }.items():
         file = settings / f"{name}.jupyterlab-settings"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
+        file.write_text(text, encoding="utf8")
     environment = {**os.environ, "JUPYTER_CONFIG_DIR": str(own), "JUPYTER_RUNTIME_DIR": str(own / "runtime")}
     environment.pop("TQDM_DISABLE", None)  # the tests of notebooks want no bars; a reader has them
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--ServerApp.ip=127.0.0.1", "--allow-root"]
-    lab = subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True, errors="replace")
+    lab = subprocess.Popen(
+        command, cwd=folder, env=environment, stderr=subprocess.PIPE, encoding="utf8", errors="replace"
+    )
     told, address = [], None
     for line in lab.stderr:
         told.append(line)
