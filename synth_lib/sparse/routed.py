@@ -69,3 +69,18 @@ class Routed(Content):
         mean = torch.einsum("bhpc,bhpf->hcf", member.to(vectors.dtype), vectors) / count.clamp(min=1)
         moved = torch.lerp(mean, self.centroids.float(), (1 + self.decay) / 2)
         self.centroids.copy_(torch.where(count > 0, moved, self.centroids.float()))
+
+
+def nearest_keys(to_key, causal):
+    """The nearest key to each centroid, of all or of those up to each place; of equals, the earlier one.
+
+    to_key: closeness, "batch head place cluster", -inf for what is no key -> places of that shape, -1 where none is.
+    """
+    if causal:
+        best = to_key.cummax(dim=2).values
+        before = F.pad(best, (0, 0, 1, 0), value=-float("inf"))[:, :, :-1]
+        # cummax's own indices are those of the last of equals.
+        place = torch.arange(to_key.shape[2], device=to_key.device)[:, None]
+        return torch.where(best > before, place, -1).cummax(dim=2).values
+    none = to_key.amax(dim=2, keepdim=True).isinf()
+    return to_key.argmax(dim=2, keepdim=True).masked_fill(none, -1).expand_as(to_key)
