@@ -16,8 +16,8 @@ class Routed(Content):
 
     "The nearest of all" would leak: a later token could push an earlier one out. Here each query asks among its own.
 
-    Centroids are no parameters. In training mode each call moves them towards the mean of their queries and of their
-    keys, after it has chosen; in evaluation nothing moves.
+    Centroids are no parameters, and stay in float32 in a layer of half precision. In training mode each call moves
+    them towards the mean of their queries and of their keys, after it has chosen; in evaluation nothing moves.
 
     Args:
         features, head: as in `Content`.
@@ -38,6 +38,13 @@ class Routed(Content):
         check_number("decay", decay, below=1)
         self.features, self.head, self.keep, self.decay = features, head, keep, decay
         self.register_buffer("centroids", F.normalize(torch.randn(head, clusters, features), dim=-1))
+
+    def _apply(self, fn, recurse=True):
+        exact = self.centroids
+        super()._apply(fn, recurse)
+        if self.centroids.dtype in (torch.bfloat16, torch.float16):  # a step would be less than their rounding
+            self.centroids = exact.to(self.centroids.device)
+        return self
 
     def closeness(self, vectors):
         """How near a centroid is: "batch head position feature", of length 1 -> "batch head position cluster"."""
