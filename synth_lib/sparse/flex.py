@@ -15,7 +15,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from synth_lib import fast
 from synth_lib.sparse.compared import queries_and_keys
 from synth_lib.sparse.patterns import Places, near_heads
-from synth_lib.sparse.routed import Routed, nearest_keys
+from synth_lib.sparse.routed import Routed, check_at_rest, nearest_keys
 
 
 def attend(layer, x, kernel=flex_attention):
@@ -28,11 +28,13 @@ def attend(layer, x, kernel=flex_attention):
         kernel: `flex_attention`, or what torch.compile has made of it.
 
     Raises:
-        TypeError, ValueError: the layer has another pattern or S, a hook on S, or drops weights while training.
+        TypeError, ValueError: the layer has another pattern or S, a hook on S, or drops weights while training;
+            Routed is in training mode.
     """
     score, length = layer.score, layer.score.check(x, module=layer)
     if layer.training and layer.dropout:
         raise ValueError(f"dropout is {layer.dropout}, and acts on the whole map while training: call the layer")
+    check_at_rest(layer.pattern)
     if not set(score.folds_into or {"nothing"}) <= {"token keys", "parameter keys"} or fast.has_hooks(score):
         raise ValueError(f"{type(score).__name__} is no product of queries and keys alone, or a hook hangs on it")
     folded = score.fold(x, None, length, 0, None)

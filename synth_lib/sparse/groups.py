@@ -16,7 +16,7 @@ from synth_lib import fast
 from synth_lib.masks import check_mask, masked_softmax
 from synth_lib.sparse.compared import queries_and_keys
 from synth_lib.sparse.patterns import Fixed, Strided, Window, near_heads
-from synth_lib.sparse.routed import Routed, nearest_keys
+from synth_lib.sparse.routed import Routed, check_at_rest, nearest_keys
 
 
 @dataclass
@@ -52,12 +52,14 @@ def attend(layer, x, mask=None):
         y: "batch length d_model".
 
     Raises:
-        TypeError, ValueError: the layer has no such pattern, or drops weights while training; S cannot be folded, or a
-            hook hangs on it; the `keep` nearest keys of a causal layer are wanted, which differ for every query.
+        TypeError, ValueError: the layer has no such pattern, or drops weights while training; Routed is in
+            training mode; S cannot be folded, or a hook hangs on it;
+            the `keep` nearest keys of a causal layer are wanted, which differ for every query.
     """
     score, length = layer.score, layer.score.check(x, module=layer)
     if layer.training and layer.dropout:
         raise ValueError(f"dropout is {layer.dropout}, and acts on the whole map while training: call the layer")
+    check_at_rest(layer.pattern)
     if score.folds_into is None or fast.has_hooks(score):
         raise ValueError(f"{type(score).__name__} has no fold, or a hook hangs on it: call the layer, it makes the map")
     if mask is not None:

@@ -78,6 +78,12 @@ class Routed(Content):
         self.centroids.copy_(torch.where(count > 0, moved, self.centroids.float()))
 
 
+def check_at_rest(pattern):
+    """Raises ValueError where the centroids would have to move: the layer alone moves them."""
+    if isinstance(pattern, Routed) and pattern.training:
+        raise ValueError("Routed is in training mode, where the layer moves centroids: call it, or pattern.eval()")
+
+
 def nearest_keys(to_key, causal):
     """The nearest key to each centroid, of all or of those up to each place; of equals, the earlier one.
 

@@ -152,3 +152,10 @@ def test_bad_input():
         attend(layer.train(), x)
     with pytest.raises(ValueError, match="axis length of x is 25"):
         attend(layer.eval(), torch.randn(1, 25, 12, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("form", [attend, flex.attend])
+def test_centroids_are_not_left_behind_in_training(form):
+    layer, x = make("routed", "dot_product", causal=False).train(), torch.randn(2, 9, 12, dtype=torch.float64)
+    with pytest.raises(ValueError, match="Routed is in training mode, where the layer moves centroids"):
+        form(layer, x)
