@@ -15,7 +15,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from synth_lib import fast
 from synth_lib.sparse.compared import queries_and_keys
 from synth_lib.sparse.patterns import Places, near_heads
-from synth_lib.sparse.routed import Routed
+from synth_lib.sparse.routed import Routed, check_at_rest, nearest_keys
 
 
 def attend(layer, x, kernel=flex_attention):
@@ -28,11 +28,13 @@ def attend(layer, x, kernel=flex_attention):
         kernel: `flex_attention`, or what torch.compile has made of it.
 
     Raises:
-        TypeError, ValueError: the layer has another pattern or S, a hook on S, or drops weights while training.
+        TypeError, ValueError: the layer has another pattern or S, a hook on S, or drops weights while training;
+            Routed is in training mode.
     """
     score, length = layer.score, layer.score.check(x, module=layer)
     if layer.training and layer.dropout:
         raise ValueError(f"dropout is {layer.dropout}, and acts on the whole map while training: call the layer")
+    check_at_rest(layer.pattern)
     if not set(score.folds_into or {"nothing"}) <= {"token keys", "parameter keys"} or fast.has_hooks(score):
         raise ValueError(f"{type(score).__name__} is no product of queries and keys alone, or a hook hangs on it")
     folded = score.fold(x, None, length, 0, None)
@@ -83,7 +85,7 @@ def clusters(layer, x):
     to_key = pattern.closeness(keys)
     of_query, of_key = pattern.closeness(queries).argmax(dim=-1), to_key.argmax(dim=-1)
     # The nearest key to each centroid, of all or of those before; the first key of each cluster.
-    nearest = to_key.cummax(dim=2).indices if layer.causal else to_key.argmax(dim=2, keepdim=True).expand_as(to_key)
+    nearest = nearest_keys(to_key, layer.causal)
     place = torch.arange(length, device=x.device)
     member = F.one_hot(of_key, to_key.shape[-1]).bool()
     first = torch.where(member, place[:, None], length).amin(dim=2)

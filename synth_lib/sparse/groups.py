@@ -16,7 +16,7 @@ from synth_lib import fast
 from synth_lib.masks import check_mask, masked_softmax
 from synth_lib.sparse.compared import queries_and_keys
 from synth_lib.sparse.patterns import Fixed, Strided, Window, near_heads
-from synth_lib.sparse.routed import Routed
+from synth_lib.sparse.routed import Routed, check_at_rest, nearest_keys
 
 
 @dataclass
@@ -28,7 +28,8 @@ class Groups:
         queries: "batch|1 head|1 group query", each place in one group.
         keys: "batch|1 head|1 group key", each place once in a group.
         reach: (query, key) -> bool, for places that broadcast to "batch|1 head|1 group query key".
-        instead: None, or for a query whose group holds no key for it the one it gets: "batch head length".
+        instead: None, or for a query whose group holds no key for it the one it gets: "batch head length",
+            -1 where there is none.
     """
 
     heads: slice
@@ -51,12 +52,14 @@ def attend(layer, x, mask=None):
         y: "batch length d_model".
 
     Raises:
-        TypeError, ValueError: the layer has no such pattern, or drops weights while training; S cannot be folded, or a
-            hook hangs on it; the `keep` nearest keys of a causal layer are wanted, which differ for every query.
+        TypeError, ValueError: the layer has no such pattern, or drops weights while training; Routed is in
+            training mode; S cannot be folded, or a hook hangs on it;
+            the `keep` nearest keys of a causal layer are wanted, which differ for every query.
     """
     score, length = layer.score, layer.score.check(x, module=layer)
     if layer.training and layer.dropout:
         raise ValueError(f"dropout is {layer.dropout}, and acts on the whole map while training: call the layer")
+    check_at_rest(layer.pattern)
     if score.folds_into is None or fast.has_hooks(score):
         raise ValueError(f"{type(score).__name__} has no fold, or a hook hangs on it: call the layer, it makes the map")
     if mask is not None:
@@ -139,7 +142,7 @@ def clusters(layer, x, mask):
             best = to_key.sort(dim=2, descending=True, stable=True)
             members = best.indices.masked_fill(best.values.isinf(), -1)[:, :, : pattern.keep].mT
         # Where no key of the cluster stands before a query, it gets the nearest one of those that do.
-        nearest = to_key.cummax(dim=2).indices if layer.causal else to_key.argmax(dim=2, keepdim=True).expand_as(to_key)
+        nearest = nearest_keys(to_key, layer.causal)
         instead = nearest.gather(3, cluster[..., None])[..., 0]
     causal = layer.causal
     return Groups(slice(None), by_cluster(cluster, to_key.shape[-1]), members,
@@ -186,8 +189,8 @@ def in_groups(folded, value, groups, mask=None):
     weights = masked_softmax(scores_in_groups(folded, heads, queries, keys), allowed)
     mixed = weights.to(value.dtype) @ take(value, keys)
     if groups.instead is not None:
-        lost = ~allowed.any(dim=-1, keepdim=True)
         own = groups.instead[:, heads].gather(2, queries.clamp(min=0).flatten(2)).view(queries.shape)
+        lost = ~allowed.any(dim=-1, keepdim=True) & (own >= 0)[..., None]
         mixed = torch.where(lost, take(value, own), mixed)
     place = torch.where(queries < 0, length, queries).flatten(2).expand(batch, head, -1)
     back = value.new_zeros(batch, head, length + 1, d_head)  # nobody's rows go behind the last

@@ -16,8 +16,8 @@ class Routed(Content):
 
     "The nearest of all" would leak: a later token could push an earlier one out. Here each query asks among its own.
 
-    Centroids are no parameters. In training mode each call moves them towards the mean of their queries and of their
-    keys, after it has chosen; in evaluation nothing moves.
+    Centroids are no parameters, and stay in float32 in a layer of half precision. In training mode each call moves
+    them towards the mean of their queries and of their keys, after it has chosen; in evaluation nothing moves.
 
     Args:
         features, head: as in `Content`.
@@ -38,6 +38,13 @@ class Routed(Content):
         check_number("decay", decay, below=1)
         self.features, self.head, self.keep, self.decay = features, head, keep, decay
         self.register_buffer("centroids", F.normalize(torch.randn(head, clusters, features), dim=-1))
+
+    def _apply(self, fn, recurse=True):
+        exact = self.centroids
+        super()._apply(fn, recurse)
+        if self.centroids.dtype in (torch.bfloat16, torch.float16):  # a step would be less than their rounding
+            self.centroids = exact.to(self.centroids.device)
+        return self
 
     def closeness(self, vectors):
         """How near a centroid is: "batch head position feature", of length 1 -> "batch head position cluster"."""
@@ -69,3 +76,24 @@ class Routed(Content):
         mean = torch.einsum("bhpc,bhpf->hcf", member.to(vectors.dtype), vectors) / count.clamp(min=1)
         moved = torch.lerp(mean, self.centroids.float(), (1 + self.decay) / 2)
         self.centroids.copy_(torch.where(count > 0, moved, self.centroids.float()))
+
+
+def check_at_rest(pattern):
+    """Raises ValueError where the centroids would have to move: the layer alone moves them."""
+    if isinstance(pattern, Routed) and pattern.training:
+        raise ValueError("Routed is in training mode, where the layer moves centroids: call it, or pattern.eval()")
+
+
+def nearest_keys(to_key, causal):
+    """The nearest key to each centroid, of all or of those up to each place; of equals, the earlier one.
+
+    to_key: closeness, "batch head place cluster", -inf for what is no key -> places of that shape, -1 where none is.
+    """
+    if causal:
+        best = to_key.cummax(dim=2).values
+        before = F.pad(best, (0, 0, 1, 0), value=-float("inf"))[:, :, :-1]
+        # cummax's own indices are those of the last of equals.
+        place = torch.arange(to_key.shape[2], device=to_key.device)[:, None]
+        return torch.where(best > before, place, -1).cummax(dim=2).values
+    none = to_key.amax(dim=2, keepdim=True).isinf()
+    return to_key.argmax(dim=2, keepdim=True).masked_fill(none, -1).expand_as(to_key)

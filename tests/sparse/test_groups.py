@@ -8,6 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from synth_lib.attention import Attention
 from synth_lib.masks import padding
+from synth_lib.sparse import flex
 from synth_lib.sparse.compared import queries_and_keys
 from synth_lib.sparse.groups import attend, by_cluster, groups_of, in_groups
 from synth_lib.sparse.hashed import Hashed
@@ -60,6 +61,30 @@ def test_a_query_without_a_key_in_its_cluster_gets_the_nearest():
     same = (cluster[..., None] == of_key[:, :, None]).tril()
     assert not same.any(dim=-1).all()
     assert torch.allclose(attend(layer, x), layer(x)[0])
+
+
+@pytest.mark.parametrize("name", ["routed", "routed, nearest"])
+def test_a_sample_of_padding_alone_mixes_nothing(name):
+    for causal in (False, True) if name == "routed" else (False,):
+        layer, x = make(name, "dot_product", causal), torch.randn(2, 6, 12, dtype=torch.float64)
+        real = torch.tensor([[True] * 6, [False] * 6])
+        assert torch.allclose(attend(layer, x, real), layer(x, real)[0])
+
+
+@pytest.mark.parametrize("d_head", [1, 4])
+def test_of_equal_keys_the_first_is_taken(d_head):
+    """Of length 1, parallel keys are equally near: with one feature nearly all are."""
+    for seed in range(10):
+        torch.manual_seed(seed)
+        layer = Attention(3 * d_head, 3, 12, "dot_product", causal=True, bias=False).eval()
+        layer.pattern = Routed(d_head, 3, 6).eval()
+        x = torch.randn(2, 1, 3 * d_head) * 2.0 ** torch.arange(12)[:, None]
+        x[:, 8:] = torch.randn(2, 4, 3 * d_head)
+        expected = layer(x)[0]
+        assert torch.allclose(attend(layer, x), expected, rtol=1e-4, atol=1e-4)
+        axes = torch.meshgrid(*(torch.arange(size) for size in (2, 3, 12, 12)), indexing="ij")
+        past = torch.ones(1, 1, 12, 12, dtype=torch.bool).tril()
+        assert torch.equal(flex.mask_mod(layer, x)(*axes), layer.pattern(layer.score, x, None, past, 0, 12, None))
 
 
 @pytest.mark.parametrize("name", ["window", "strided", "fixed", "routed"])
@@ -127,3 +152,10 @@ def test_bad_input():
         attend(layer.train(), x)
     with pytest.raises(ValueError, match="axis length of x is 25"):
         attend(layer.eval(), torch.randn(1, 25, 12, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("form", [attend, flex.attend])
+def test_centroids_are_not_left_behind_in_training(form):
+    layer, x = make("routed", "dot_product", causal=False).train(), torch.randn(2, 9, 12, dtype=torch.float64)
+    with pytest.raises(ValueError, match="Routed is in training mode, where the layer moves centroids"):
+        form(layer, x)

@@ -1,5 +1,7 @@
 """Clusters against loops; the choice that would leak the future; the moving average."""
 
+import copy
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -79,6 +81,18 @@ def test_centroids_follow_their_members_in_training_only():
     assert torch.allclose(pattern.centroids, expected, atol=1e-6)
     pattern.centroids.copy_(start)
     assert torch.equal(pattern.eval().choose(queries, keys, allowed), first)  # chosen before they moved
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_centroids_move_as_far_in_half_precision(dtype):
+    torch.manual_seed(0)
+    pattern = Routed(3, 1, 2)
+    other = copy.deepcopy(pattern).to(dtype)
+    vectors, allowed = unit(1, 1, 8, 3, seed=1), torch.ones(1, 1, 8, 8, dtype=torch.bool)
+    for _ in range(20):
+        pattern.choose(vectors, vectors, allowed)
+        other.choose(vectors, vectors, allowed)
+    assert torch.equal(other.centroids, pattern.centroids)
 
 
 def test_k_means_finds_three_heaps():
