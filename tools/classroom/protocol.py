@@ -128,7 +128,8 @@ def _encode_tensor(value, payload):
         plain = value.detach().resolve_conj().resolve_neg().contiguous()
         if len(payload) + plain.nbytes > BUDGET:
             raise ProtocolError(f"it has more than {BUDGET >> 20} MB")
-        payload += plain.reshape(-1).view(torch.uint8).numpy().tobytes()
+        flat = plain.reshape(-1).clone(memory_format=torch.contiguous_format)  # a single number may have any stride
+        payload += flat.view(torch.uint8).numpy().tobytes()
     return description
 
 

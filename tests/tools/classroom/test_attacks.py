@@ -93,6 +93,15 @@ def test_a_tensor_that_nobody_has_made_is_refused(changes):
         protocol.decode(tensor(**changes), bytes(8))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool])
+def test_a_part_of_a_tensor_travels_whatever_its_strides(dtype):
+    table = torch.arange(49).reshape(7, 7).to(dtype)
+    for part in (table.T[:1, :1], table[:, 0], table.T, table[2:, 3:], table[3, 3], table[:0]):
+        payload = bytearray()
+        told = protocol.encode(part, payload)
+        assert torch.equal(protocol.decode(told, bytes(payload)), part)
+
+
 def test_a_sparse_tensor_keeps_its_kind_alone():
     payload = bytearray()
     back = protocol.decode(protocol.encode(torch.ones(3, 2).to_sparse(), payload), payload)
