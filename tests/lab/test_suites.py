@@ -83,6 +83,22 @@ def test_the_suite_for_a_gpu_has_the_settings_that_it_names():
     assert sum(parameter.numel() for parameter in model.parameters()) == 10_745_088
 
 
+@pytest.mark.parametrize("name", ["grammar", "tatoeba", "dialogue"])
+def test_a_stop_leaves_whole_comparisons(name):
+    """Three seeds of MAIN, then of the next group, then the last two of MAIN; no run comes twice."""
+    recorded = [run | {"status": "finished"} for run in suite(name).runs]
+    for stage in suite(name).stages:
+        recorded += [run | {"status": "finished", "metrics": {"loss": 0.0}} for run in stage(recorded)]
+    assert len({title(run) + run["question"] for run in recorded}) == len(recorded)
+    seeds, others = {}, 0
+    for run in recorded:
+        if run["question"] == "final":
+            seeds.setdefault(run["variant"], []).append(run["seed"])
+            others += run["variant"] not in suites.MAIN
+            assert run["variant"] not in suites.MAIN or run["seed"] <= 3 or others >= 6
+    assert all(seeds[variant] == ([1, 2, 3, 4, 5] if variant in suites.MAIN else [1, 2, 3]) for variant in seeds)
+
+
 def test_the_control_has_the_size_of_the_largest_mixture():
     """Counted without the data: a vocabulary of the size that the data has."""
     [(task, settings)] = suites.GRAMMAR.items()
