@@ -29,7 +29,7 @@ from synth_lib.lab.train import code_revision, device_name, write_whole
 
 # Minutes: as shares, and as what a part gets at least while there is something left.
 CHECK_MINUTES, SPEED_MINUTES = 3, 9
-WORTH = {"nanogpt": 6, "gpu": 6, "longer": 3, "grammar": 3, "tatoeba": 3, "dialogue": 3}
+WORTH = {"nanogpt": 6, "gpu": 6, "longer": 3, "grammar": 3, "tatoeba": 3, "dialogue": 3, "why": 3}
 LEAST = 0.05  # minutes: with less nothing is begun
 UNFINISHED = "what comes after the program was stopped"  # stands in the record of a step until it has ended
 

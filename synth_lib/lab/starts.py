@@ -43,3 +43,16 @@ def decaying_scores(length, rate):
     check_number("rate", rate)
     position = torch.arange(length, dtype=torch.float32)
     return -rate * (position[:, None] - position).abs()
+
+
+STARTS = {"uniform": uniform_scores, "shifted": shifted_scores, "decaying": decaying_scores}
+
+
+def hand_made(length, kind, **options):
+    """One of these starts by its name, as the settings of a run hold it. -> "length length", float32.
+
+    Raises ValueError for an unknown kind.
+    """
+    if kind not in STARTS:
+        raise ValueError(f"the kind of a start must be one of {', '.join(STARTS)}, not {kind!r}")
+    return STARTS[kind](length, **options)

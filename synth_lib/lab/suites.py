@@ -135,6 +135,26 @@ def in_a_race(length, kept=32):
     }
 
 
+# Why? NANOGPT with one thing changed, each tuned anew: the best rate may depend on the rank, the heads or the start.
+# What is not changed, rank 8, 4 heads and R as it is drawn, is in the record of nanogpt.
+WHY = {
+    "language model": NANOGPT["language model"] | {
+        "variants": {
+            **{
+                f"Factorized Random, rank {rank}": {"score": "factorized_random", "rank": rank}
+                for rank in (2, 4, 16, 32)
+            },
+            **{
+                f"{variant}, {head} head{'s' * (head > 1)}": {"score": VARIANTS[variant], "head": head}
+                for head in (1, 2, 8) for variant in ("Vanilla", "Random")
+            },
+            "Random, starts uniform": {"score": "random", "start": {"kind": "uniform"}},
+            "Random, starts at the token before": {"score": "random", "start": {"kind": "shifted", "offset": -1}},
+            "Random, starts falling with distance": {"score": "random", "start": {"kind": "decaying", "rate": 0.5}},
+        },
+    },
+}  # fmt: skip
+
 # The race of chapter 10, two hours of one core in all: small models, and short trainings. Look-ups are learned in a
 # jump, which a shorter training does not reach: so they are tuned with all steps.
 NEIGHBOURS = {
@@ -223,6 +243,20 @@ def longer():
     return Suite(description, NANOGPT, every)
 
 
+def why():
+    """The ranks first, then the heads, then the starts: each of the three is tuned and done before the next."""
+    [(task, settings)] = WHY.items()
+    groups = {}
+    for variant, made in settings["variants"].items():
+        groups.setdefault(next(name for name in ("rank", "head", "start") if name in made), {})[variant] = made["score"]
+    stages = []
+    for scores in groups.values():
+        *its_stages, _ = tuned_stages(task, settings, scores, dict.fromkeys(scores, 3))
+        stages += its_stages
+    description = "nanogpt with other ranks, heads and starts of R, each equally tuned: three hours on one core"
+    return Suite(description, WHY, [], tuple(stages))
+
+
 def gpu():
     description = "nanoGPT's setting for a GPU on tiny Shakespeare, equally tuned, beside n-grams: hours on a card"
     return _shakespeare(description, GPU)
@@ -280,7 +314,7 @@ def neighbours():
 
 SUITES = {
     "tiny": tiny, "live": live, "nanogpt": nanogpt, "longer": longer, "grammar": grammar, "tatoeba": tatoeba,
-    "dialogue": dialogue, "neighbours": neighbours, "gpu": gpu,
+    "dialogue": dialogue, "why": why, "neighbours": neighbours, "gpu": gpu,
 }  # fmt: skip
 
 
@@ -327,7 +361,8 @@ def _in_groups(tasks, groups):
 def settings_of(run, task_settings):
     """What a run is trained with: (arguments of the model, Settings). task_settings: its entry in Suite.tasks.
 
-    Where the task has "variants" of its own, "pattern" is among the arguments: what `neighbours.set_patterns` gets.
+    Where the task has "variants" of its own, "pattern" or "start" may be among the arguments: what
+    `neighbours.set_patterns` and `starts.hand_made` get.
     """
     made = task_settings.get("variants", {}).get(run["variant"])
     sizes = task_settings["model"] | (made or {"score": VARIANTS.get(run["variant"], "dot_product")})

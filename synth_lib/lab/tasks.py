@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from synth_lib.attention import Attention
 from synth_lib.lab.neighbours import LookUpTask, rows_in_keys, set_patterns
+from synth_lib.lab.starts import hand_made
 from synth_lib.lab.suites import WITH_MAPS, settings_of
 from synth_lib.lab.train import autocast_on, evaluating, mean_loss, next_token_loss, train
 from synth_lib.models import Classifier, EncoderDecoder, LanguageModel
@@ -344,6 +345,16 @@ def as_permille(weights):
 # --- One run ---
 
 
+def build(task, pattern=None, start=None, **sizes):
+    """The model of a task; pattern and start as plain values, see `set_patterns` and `hand_made`."""
+    if start is not None:
+        sizes["start"] = hand_made(sizes["max_length"], **start)
+    model = task.build(**sizes)
+    if pattern is not None:
+        set_patterns(model, **pattern)
+    return model
+
+
 def run_experiment(run, task_settings, device):
     """Do one run -> what is recorded of it, a dictionary that JSON can hold: the run itself, and its results.
 
@@ -363,18 +374,15 @@ def run_experiment(run, task_settings, device):
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     torch.manual_seed(settings.seed)
-    pattern = sizes.pop("pattern", None)
-    model = task.build(**sizes)
-    if pattern:
-        set_patterns(model, **pattern)
-    model.to(device)
+    model = build(task, **sizes).to(device)
     for layer in model.modules():
         if isinstance(layer, Attention):
             layer.always_plain = True  # what is compared is each S in plain code; chapter 11 has its fast kernels
     scores = [module.score for module in model.modules() if type(module) is Attention]
     result = run | {"parameters": _parameters(model), "parameters_of_S": sum(map(_parameters, scores))}
     first = (run["question"], run["seed"]) in (("order", 0), ("final", 1))
-    in_race = "variants" in task_settings and run["question"] == "final"
+    variants = task_settings.get("variants", {}).values()
+    in_race = any("pattern" in made for made in variants) and run["question"] == "final"
     with_maps = task.record_maps and first and run["variant"] in WITH_MAPS and not in_race
     measured = partial(_measured, model, autocast_on(device, settings.precision))
     if with_maps:

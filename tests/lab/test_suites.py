@@ -1,6 +1,8 @@
 """The experiments of chapter 13: which runs there are, and how a suite is done, recorded and gathered."""
 
 import json
+import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -81,6 +83,32 @@ def test_the_suite_for_a_gpu_has_the_settings_that_it_names():
     with torch.device("meta"):
         model = LanguageModel(65, **sizes)
     assert sum(parameter.numel() for parameter in model.parameters()) == 10_745_088
+
+
+def test_each_model_of_why_has_what_its_name_says():
+    """And nothing else is changed: not the sizes of nanogpt, not the settings."""
+    task = SimpleNamespace(build=lambda **sizes: LanguageModel(65, **sizes))
+    [settings] = suites.WHY.values()
+    for variant in settings["variants"]:
+        sizes, training = settings_of(suites.experiment("language model", variant), settings)
+        same, like = settings_of(suites.experiment("language model", "Vanilla"), suites.NANOGPT["language model"])
+        assert training == like
+        assert {name for name in sizes if sizes[name] != same.get(name)} <= {"score", "rank", "head", "start"}
+        name, _, change = variant.partition(", ")
+        score = tasks.build(task, **sizes).blocks[-1].attention.score
+        assert type(score).__name__ == {"Vanilla": "DotProduct"}.get(name, name.replace(" ", ""))
+        if "rank" in change:
+            assert score.R1.shape == (4, 64, int(change.split()[-1]))
+        elif "head" in change:
+            assert score.head == int(change.split()[0])
+        else:
+            weights = score.R.softmax(dim=-1)
+            place = torch.arange(64)
+            ratio = weights[:, 9, 3] / weights[:, 9, 4]
+            wanted = {"uniform": 1.0, "at the token before": 1.0, "falling with distance": math.exp(-0.5)}
+            assert ratio.tolist() == pytest.approx([wanted[change.removeprefix("starts ")]] * 4)
+            if "before" in change:
+                assert (weights.argmax(dim=-1)[:, 1:] == place[:-1]).all()
 
 
 @pytest.mark.parametrize("name", ["grammar", "tatoeba", "dialogue"])

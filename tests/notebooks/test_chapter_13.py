@@ -14,7 +14,7 @@ from synth_lib.text.corpora import DATA
 from tools.build_notebooks import VARIES, read_source
 
 SOURCE = Path(__file__).resolve().parents[2] / "notebooks" / "src" / "13_train_on_gpu.py"
-TUNED = ("nanogpt", "longer", "grammar", "tatoeba", "dialogue")
+TUNED = ("nanogpt", "longer", "grammar", "tatoeba", "dialogue", "why")
 LESSON = [
     cell.source
     for cell in read_source(SOURCE)
@@ -70,10 +70,10 @@ def numbers_of(name):
 
 
 def test_what_is_missing_is_said_and_nothing_else_of_it(lesson):
-    for name in ("grammar", "tatoeba", "dialogue"):
+    for name in ("grammar", "tatoeba", "dialogue", "why"):
         (lesson.folder / f"{name}.jsonl").unlink(missing_ok=True)
     out = lesson()
-    for name in ("grammar", "tatoeba", "dialogue"):
+    for name in ("grammar", "tatoeba", "dialogue", "why"):
         number = numbers_of(name)
         assert f"not recorded yet: {number} of {number} final runs" in out
         assert f"suite {name} --out data/results/{name}.jsonl" in out
@@ -88,6 +88,7 @@ def test_whole_records_are_read_to_the_end(lesson):
     out = lesson()
     assert "not recorded yet" not in out and "measured on the first version" not in out
     assert "Random against Vanilla, 5 + 5 runs" in out and "Random in cross-attention too: BLEU" in out
+    assert out.count("beside Factorized Random\n") == 4 and out.count("heads  ") + out.count("1 head  ") == 6
     assert out.count("Vanilla has settled in") == 3 and "all steps, seed 1" in out
 
 
