@@ -1041,7 +1041,12 @@ if min(map(len, now.values())) >= 3:
 # ## 6. Real sentences, dialogues, definitions
 #
 # Everyday sentences into German, and the next turn of a dialogue. Both stand beside copying the answer to the nearest
-# training text:
+# training text. For the sentences the paper's result is at stake: WMT, BLEU 27.67 for the Transformer, 27.27 for
+# Random, 27.43 for Dense. **Predict** BLEU, by rule 4 "higher", "lower" or "not told apart" (larger is better):
+
+# %%
+my_bleu = {"Random against Vanilla": None, "Dense against Vanilla": None,
+           "Dense above the copy with every seed": None}
 
 # %%
 print("everyday sentences (tatoeba): BLEU, larger is better")
@@ -1053,8 +1058,21 @@ if cross:
           f"{told(cross, kept_vanilla)} beside Random")
 print("dialogues: perplexity, smaller is better; BLEU-4, larger is better")
 compare_tasks("dialogue", "perplexity", "bleu_4", digits=2)
+sentences, copied = final(read("tatoeba"), "bleu"), final(read("tatoeba"), "bleu", "baseline")
+if {"Vanilla", "Dense", "Random"} <= sentences.keys():
+    above_copy = min(sentences["Dense"]) > copied["copy nearest"][0]
+    compare_guess(my_bleu, {
+        **{f"{name} against Vanilla": told(sentences[name], sentences["Vanilla"])
+           for name in ("Random", "Dense")},
+        "Dense above the copy with every seed": "yes" if above_copy else "no",
+    })
 
 # %% [markdown]
+# On real sentences too, Random, which reads no token, is not told apart from Vanilla: as in the paper. Dense is not as
+# near as it was there: it is lower with every seed, about where a copy of the nearest sentence is. Nobody has settled,
+# so this is an order of 4,500 steps; whether Dense catches up, nobody has measured. And cross-attention still compares
+# tokens, in all of them: how much of the work it does, this table does not tell.
+#
 # Where nothing stands above but "not recorded yet", this chapter claims nothing. The first version had two more
 # tasks: the class of a dictionary definition (animal, body, ...), and whether two definitions are of one class.
 
@@ -1127,7 +1145,7 @@ for variant, perplexity in lm1b.items():
 # %% [markdown]
 # | the paper's table | it reports (one run each) | here |
 # |---|---|---|
-# | WMT English-German, BLEU | Transformer 27.67, Random 27.27, Dense 27.43 | section 6, another text |
+# | WMT English-German, BLEU | Transformer 27.67, Random 27.27, Dense 27.43 | section 6, another text: Random agrees |
 # | the same, Fixed Random | **23.89, so 86 % of the Transformer's** | the grammar: below |
 # | LM1B | the cell above | characters: the cell above |
 # | PersonaChat (dialogues), ROUGE-L | 13.38, Random 15.00, Dense 15.22 | section 6, other settings |
