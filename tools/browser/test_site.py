@@ -154,6 +154,9 @@ def test_the_live_page_reacts(open_page, site, width):
     page = open_page(f"{site}/index.html", width)
     page.get_by_role("link", name="See the weights move").click()
     page.wait_for_url("**/live.html")
+    arrows = """[...document.querySelectorAll("select")].map(word =>
+        getComputedStyle(word.parentElement, "::after").content)"""
+    assert page.evaluate(arrows) == ['"▾"'] * 6, "a word looks like a menu"
     moved = {name: page.locator(f"#{name} td.moved") for name in ("dot_product", "dense", "random", "mixture")}
     said = page.locator("#said")
     page.get_by_label("word 2", exact=True).select_option(label="dog")
