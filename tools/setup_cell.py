@@ -1,4 +1,4 @@
-# @title Set-up: does nothing in a checkout, fetches the repository elsewhere { display-mode: "form" }
+# @title Set-up: run this cell and read on { display-mode: "form" }
 import importlib.util
 import os
 import subprocess
@@ -20,9 +20,9 @@ def fetch(folder, repo="@REPOSITORY@", ref="@REF@"):
             clone = ["git", "clone", "--quiet", "--depth=1", f"--branch={ref}", repo, f"{part}/whole"]
             subprocess.run(clone, check=True, capture_output=True, env={**os.environ, "GIT_TERMINAL_PROMPT": "0"})
             return Path(part, "whole", "synth_lib", "shapes.py").resolve(strict=True).parents[1].rename(folder)
-    except (OSError, subprocess.CalledProcessError) as error:
-        reason = getattr(error, "stderr", str(error).encode()).decode(errors="replace").strip().split("\n")[-1]
-        raise SetUpError(f"The repository {repo} at {ref} cannot be fetched ({reason}); git is needed.") from None
+    except (OSError, subprocess.CalledProcessError) as bad:
+        why = getattr(bad, "stderr", str(bad).encode()).decode(errors="replace").split("fatal: ", 1)[-1].split("\n")[0]
+        raise SetUpError(f"The repository {repo} at {ref} cannot be fetched ({why}); git is needed.") from None
 
 
 if getattr(importlib.util.find_spec("synth_lib"), "origin", None) is None:

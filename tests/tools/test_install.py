@@ -61,7 +61,7 @@ def test_a_terminal_counts_on_one_line_that_is_wiped():
 @pytest.mark.parametrize(("code", "last"), [(0, "  done"), (1, "ERROR: No matching distribution found")])
 def test_where_pip_stops_it_says_why(monkeypatch, capsys, code, last):
     script = f"import sys; sys.stderr.write('ERROR: No matching distribution found\\n'); sys.exit({code})"
-    monkeypatch.setattr(install, "bar", lambda: "raw")
+    monkeypatch.setattr(install, "bar", lambda progress: "raw")
     monkeypatch.setattr(install, "PIP", [install.sys.executable, "-c", script])
     assert install.main("constraints.txt") == code
     assert capsys.readouterr().out.splitlines()[-1] == last
@@ -71,11 +71,42 @@ def test_without_a_network_the_last_line_says_so(monkeypatch, capsys):
     """pip retries, and then names a package that it could not find."""
     retry = "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError(...)': /simple/einops/"
     script = f"import sys; print({retry!r}); print('ERROR: No matching distribution found for einops'); sys.exit(1)"
-    monkeypatch.setattr(install, "bar", lambda: "raw")
+    monkeypatch.setattr(install, "bar", lambda progress: "raw")
     monkeypatch.setattr(install, "PIP", [install.sys.executable, "-c", script])
     assert install.main("constraints.txt") == 1
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == "The packages cannot be fetched: check the network, then call this again."
+
+
+@pytest.mark.parametrize("waits", ["--upgrade", "-e"])
+def test_an_index_that_does_not_answer_is_told_once_and_while_pip_still_tries(tmp_path, monkeypatch, waits):
+    """A stand-in for pip tries again until the reader has been told; it is asked for a newer pip, then for the rest."""
+    told = tmp_path / "told"
+    script = f"""
+import pathlib, sys, time
+if "--version" in sys.argv:
+    print("pip 26.0 from here")
+elif {waits!r} in sys.argv:
+    for left in (4, 3, 2):
+        print(f"WARNING: Retrying (Retry(total={{left}})) after connection broken by 'NewConnectionError("
+              "\\"HTTPSConnection(host='index.example', port=443): refused\\")': /a/", file=sys.stderr, flush=True)
+    end = time.monotonic() + 60
+    while not pathlib.Path({str(told)!r}).exists():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+"""
+    said = []
+
+    def say(text):
+        said.append(text)
+        if "does not answer" in text:
+            told.touch()
+
+    monkeypatch.setattr(install, "say", say)
+    monkeypatch.setattr(install, "PIP", [install.sys.executable, "-c", script])
+    assert install.main("constraints.txt") == 0
+    lines = "".join(said).splitlines()
+    assert lines == ["  index.example does not answer; pip tries again, which may take some minutes", "  done"]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no make")

@@ -115,6 +115,28 @@ def test_an_address_that_cannot_be_reached_is_one_sentence(tmp_path):
     assert not (tmp_path / "synthesizers").exists()
 
 
+@pytest.mark.parametrize(("git", "why"), [
+    ("fatal: could not read Username for 'https://h': terminal prompts disabled\n",
+     "could not read Username for 'https://h': terminal prompts disabled"),
+    ("remote: not found\nfatal: repository 'https://h/' not found\n", "repository 'https://h/' not found"),
+    ("git@h: Permission denied.\nfatal: Could not read from remote repository.\n\n"
+     "Please make sure you have the correct access rights\nand the repository exists.\n",
+     "Could not read from remote repository."),
+    ("fatal: the first\nfatal: the second\n", "the first"),
+    ("error: no fatal line\nand more\n", "error: no fatal line"),
+    ("", ""),
+])  # fmt: skip
+def test_a_repository_that_is_private_or_not_there_is_told_by_the_first_fatal_line(tmp_path, git, why):
+    refuse = f"""
+import subprocess
+def run(command, **options):
+    raise subprocess.CalledProcessError(128, command, b"", {git.encode()!r})
+subprocess.run = run
+"""
+    message = last_line(run(tmp_path, refuse, SYNTH_REPO="https://h/"))
+    assert message == f"SetUpError: The repository https://h/ at main cannot be fetched ({why}); git is needed."
+
+
 def test_a_branch_that_does_not_exist_is_named(tmp_path, repository):
     message = last_line(run(tmp_path, SYNTH_REPO=repository, SYNTH_REF="v99"))
     assert "at v99 cannot be fetched" in message and "v99 not found" in message

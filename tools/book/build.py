@@ -30,7 +30,7 @@ from tools.build_notebooks import BEGIN, END, TITLE, colab_address, pages_addres
 PAGES = ("docs/map.md", "docs/glossary.md", "docs/equations.md", "docs/teaching.md")
 OWN_PAGES = {"index.md": HERE / "index.md", "results.md": HERE / "results.md"}
 MISSING = "404.md"  # for a host, which shows it at any address
-PICTURE = "docs/which_weights_move.png"
+PICTURE = "docs/live.png"
 LIVE = "docs/live.html"  # a page of its own
 # What a chapter says about hiding its stored outputs: nobody can do that on a page.
 HIDE_OUTPUTS = re.compile(

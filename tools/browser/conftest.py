@@ -8,6 +8,7 @@ import http.server
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -28,7 +29,7 @@ QUIET = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-backgroun
 def browser():
     expect.set_options(timeout=2 * MINUTE)
     OUT.mkdir(parents=True, exist_ok=True)
-    for old in OUT.glob("*.png"):
+    for old in (*OUT.glob("*.jpg"), *OUT.glob("*.png")):
         old.unlink()
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=os.environ["CHROMIUM"], args=QUIET)
@@ -67,6 +68,19 @@ def open_page(browser):
         context.close()
     assert not elsewhere
     assert not errors
+
+
+@contextmanager
+def pictured(page, name):
+    """Keep a small picture of the first screens of a page, and the whole page where a check in the block fails."""
+    height = min(2400, page.evaluate("document.documentElement.scrollHeight"))
+    part = {"x": 0, "y": 0, "width": page.viewport_size["width"], "height": height}
+    page.screenshot(path=OUT / f"{name}.jpg", type="jpeg", quality=50, full_page=True, clip=part)
+    try:
+        yield
+    except BaseException:
+        page.screenshot(path=OUT / f"{name}.png", full_page=True)
+        raise
 
 
 class Silent(http.server.SimpleHTTPRequestHandler):
@@ -108,6 +122,12 @@ def jupyter_lab(folder):
         if address := re.search(r"(http://127\.0\.0\.1:\d+)/lab\?token=(\w+)", line):
             break
     assert address, "".join(told)
+    while True:  # the address is printed a moment before it answers
+        try:
+            socket.create_connection(("127.0.0.1", urlsplit(address[1]).port)).close()
+            break
+        except ConnectionRefusedError:
+            assert lab.poll() is None, "".join(told)
 
     def keep_log():
         with (OUT / "jupyterlab.log").open("w", encoding="utf8") as log:

@@ -78,7 +78,7 @@ def test_a_blank_chapter_runs_to_its_end(open_page, lab, chapter, formulas):
     assert page.locator(".jp-OutputArea-output img").count() >= 1
     assert page.locator("mjx-container").count() >= formulas
     expect(page.locator("mjx-merror")).to_have_count(0)
-    page.screenshot(path=OUT / f"lab-{chapter}.png")
+    page.screenshot(path=OUT / f"lab-{chapter}.jpg", quality=50)
 
 
 def test_an_exercise_is_answered_wrong_and_then_right(open_page, lab):
@@ -92,11 +92,11 @@ def test_an_exercise_is_answered_wrong_and_then_right(open_page, lab):
     expect(verdict).to_contain_text("The trap: right shape, wrong numbers")  # the section to read again
     expect(verdict).to_contain_text("Exercise 00.1: not right yet")
     check.scroll_into_view_if_needed()
-    page.screenshot(path=OUT / "lab-wrong.png")
+    page.screenshot(path=OUT / "lab-wrong.jpg", quality=50)
     write(page, answer, RIGHT)
     run(page, check)
     expect(verdict).to_contain_text("Exercise 00.1: right")
-    page.screenshot(path=OUT / "lab-right.png")
+    page.screenshot(path=OUT / "lab-right.jpg", quality=50)
 
 
 def test_a_long_cell_is_interrupted_and_goes_on(open_page, lab):
@@ -113,10 +113,10 @@ def test_a_long_cell_is_interrupted_and_goes_on(open_page, lab):
     expect(prompt).to_have_text(DONE, timeout=LONG)
     idle(page)
     expect(output.last).to_contain_text("Stopped.")
-    page.screenshot(path=OUT / "lab-interrupted.png")
+    page.screenshot(path=OUT / "lab-interrupted.jpg", quality=50)
     run(page, training)
     expect(prompt).not_to_have_text(DONE)
     expect(prompt).to_have_text(DONE, timeout=LONG)
     expect(errors(training)).to_have_count(0)
     expect(output.last).to_contain_text("nanoGPT's README, after 2,000 steps")
-    page.screenshot(path=OUT / "lab-went-on.png")
+    page.screenshot(path=OUT / "lab-went-on.jpg", quality=50)

@@ -7,9 +7,14 @@ addEventListener("load", async () => {
   home?.setAttribute("role", "navigation");
   home?.setAttribute("aria-label", "Home");
 
-  // A formula that is wider than the page scrolls, by the keys too.
+  // What is wider than its place scrolls, by the keys too, and book.css shows that it does. A fold that opens is measured.
   await window.MathJax?.startup?.promise;
-  document.querySelectorAll("mjx-container[display]").forEach((formula) => {
-    if (formula.scrollWidth > formula.clientWidth) formula.tabIndex = 0;
-  });
+  const measure = new ResizeObserver((entries) => entries.forEach(({ target }) => {
+    const wider = target.scrollWidth > target.clientWidth;
+    target.classList.toggle("scrolls", wider);
+    if (wider) target.tabIndex = 0;
+    else target.removeAttribute("tabindex");
+  }));
+  const wide = "article pre, article mjx-container[display], article .pst-scrollable-table-container";
+  document.querySelectorAll(wide).forEach((one) => measure.observe(one));
 });
