@@ -269,6 +269,7 @@ def test_a_classifier_is_measured_on_texts_that_it_has_not_seen(few_glosses):
     found = task.measure(Reader(task, ["train", "valid"]))
     assert found == {"accuracy": pytest.approx(share, abs=1e-4), "valid_accuracy": 1.0} and 0 < share < 1
     assert task.measure(Reader(task, ["test"]))["accuracy"] == 1
+    assert task.measure(Reader(task, ["train"]))["valid_accuracy"] == 1 / 8  # else it is the accuracy in training
     assert len(labels.unique()) == task.classes == 8
 
 
