@@ -180,6 +180,17 @@ def test_accuracy_counts_asked_places_alone():
     assert probes.accuracy(Sayer(torch.tensor([3, 1])), whole) == 0.5
 
 
+def test_accuracy_asks_other_sentences_than_any_training():
+    seeds = []
+
+    def task(count, generator):
+        seeds.append(generator.initial_seed())
+        return (torch.zeros(count, 1, dtype=torch.int64),), torch.zeros(count, dtype=torch.int64)
+
+    probes.accuracy(Sayer(torch.zeros(1000, dtype=torch.int64)), task)
+    assert seeds[0] >= 2**31  # the seeds of trainings are 0, 1, 2, ...
+
+
 def test_distance_to_a_wanted_map():
     table = torch.arange(12)[None, :].expand(12, 12)
     diagonal = (table % 3 == table // 3) & (table < 9)

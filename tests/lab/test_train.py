@@ -22,6 +22,7 @@ from synth_lib.lab.train import (
     SIZES,
     Settings,
     choose_device,
+    mean_loss,
     next_token_loss,
     parameter_groups,
     schedule,
@@ -687,6 +688,13 @@ def test_evaluation_batches_are_read_again_each_time_and_there_is_one():
     with pytest.raises(ValueError, match="eval_batches is empty"):
         train_on([])
     assert [point["step"] for point in train_on(iter([(inputs(torch.Generator()),) * 2]))["curve"]] == [0, 2, 4]
+
+
+def test_the_mean_loss_counts_each_batch_as_often_as_it_has_units():
+    """Six numbers with the loss 1, and two with the loss 5; two rows of each."""
+    batches = [(torch.ones(2, 3),), (torch.full((2, 1), 5.0),)]
+    assert mean_loss(nn.Identity(), lambda model, numbers: numbers.mean(), batches) == 2
+    assert mean_loss(nn.Identity(), lambda model, numbers: numbers.mean(), batches, count=len) == 3
 
 
 @pytest.mark.parametrize("compiled_first", [True, False])
