@@ -8,7 +8,6 @@ for a look and every lost exercise's message names a cell. The table at the end 
 a silent loss or a crash.
 """
 
-import argparse
 import copy
 import json
 import random
@@ -27,6 +26,7 @@ sys.path.insert(0, str(ROOT))
 
 from tools.build_notebooks import build  # noqa: E402
 from tools.classroom import course as courses  # noqa: E402
+from tools.classroom import sandbox  # noqa: E402
 from tools.classroom.grading import grade  # noqa: E402
 from tools.classroom.student import ForkServer  # noqa: E402
 
@@ -173,15 +173,24 @@ def run(seeds, numbers, server, show=True):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Grade damaged copies of solved notebooks.")
-    parser.add_argument("--edits", type=int, default=1000, help="how many copies")
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--chapters", default="02 03")
+    parser = courses.Parser("Grade damaged copies of solved notebooks.")
+    parser.add_argument("--edits", type=courses.whole_number(1), default=1000, help="how many copies")
+    parser.add_argument("--first", type=courses.whole_number(0), default=0, help="the first seed")
+    parser.add_argument("--chapters", default="02 03", help='such as "02 03"')
     options = parser.parse_args()
+    numbers = courses.chosen_numbers(options.chapters)
+    try:
+        courses.read(numbers)
+    except courses.CourseError as error:
+        return courses.fail(error)
+    if not numbers:
+        return courses.fail('--chapters is empty: say which chapters are damaged, such as "02 03".')
+    if lack := sandbox.missing():
+        return courses.fail(f"No sandbox for the notebooks: {lack}.")
     start = time.monotonic()
     with ForkServer() as server:
         seeds = range(options.first, options.first + options.edits)
-        table, losses = run(seeds, courses.chosen_numbers(options.chapters), server)
+        table, losses = run(seeds, numbers, server)
     outcomes = ("same points", "refused, cell named", "silent loss")
     print(f"| edit | {' | '.join(outcomes)} |\n|---|---|---|---|")
     for edit, counts in table.items():

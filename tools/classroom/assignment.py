@@ -7,7 +7,6 @@ REPO is the address at which you publish the folder; notebooks then open in Cola
 from classroom.toml. docs/teaching.md is the guide.
 """
 
-import argparse
 import re
 import shutil
 import sys
@@ -26,6 +25,13 @@ from tools.classroom import course as courses  # noqa: E402
 from tools.version import version  # noqa: E402
 
 OF_BASELINES = ("scikit-learn", "sacrebleu")  # for these functions alone; scikit-learn brings scipy
+DATA = {  # what the code of a chapter says, and the files of data/ that it then reads
+    r"\bload_text\(|\bshakespeare\(\)": "shakespeare.*",
+    r"\bshakespeare\(.*tinyshakespeare": "tinyshakespeare.*",
+    r"\bglosses\(": "wordnet_*",
+    r'DATA / "results"': "results/*",
+    r"\bsynth_lib\.lab\.tasks\b": "**/*",  # by the names of tasks it reads any corpus
+}
 CONFIG = f"""c = get_config()
 c.CourseDirectory.course_id = "synthesizers"
 c.ClearSolutions.code_stub = {{"python": "{STUB}"}}
@@ -49,7 +55,8 @@ def notebook(chapter, solved, repository=None, ref=None):
 
 
 def copy_library(course, folder):
-    """Begin a new folder: the subject, the checks with the exercises of these chapters alone, the wings they import.
+    """Begin a new folder: the subject, the checks with the exercises of these chapters alone, and what they need of the
+    wings and of the data.
 
     Raises:
         CourseError: the folder is there, and not empty.
@@ -57,14 +64,14 @@ def copy_library(course, folder):
     if folder.exists() and any(folder.iterdir()):
         raise courses.CourseError(f"{folder} is not empty: name a new folder, so that nothing of yours is lost.")
     source, target = ROOT / "synth_lib", folder / "synth_lib"
-    wings = wings_of(course)
     skipped = shutil.ignore_patterns("__pycache__", "chapter_*.py")
-    for name in ("checks", *wings):
+    for name in ("checks", *wings_of(course)):
         shutil.copytree(source / name, target / name, ignore=skipped)
     for path in [*source.glob("*.py"), *banks(course)]:
         shutil.copy(path, target / path.relative_to(source))
-    if "text" in wings:
-        shutil.copytree(ROOT / "data", folder / "data", ignore=skipped)
+    for path in data_of(course):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / path, folder / path)
 
 
 def banks(course):
@@ -84,14 +91,27 @@ def wings_of(course):
     return sorted(wings)
 
 
+def data_of(course):
+    """The files of data/ that the code of these chapters reads, with the licences, as paths from ROOT; [] for none."""
+    code = "\n".join(text for chapter in course.chapters.values() for text in chapter.lesson)
+    patterns = [pattern for words, pattern in DATA.items() if re.search(words, code)]
+    patterns += ["LICENSES/*", "README.md"] if patterns else []
+    found = {path for pattern in patterns for path in (ROOT / "data").glob(pattern) if path.is_file()}
+    return sorted(path.relative_to(ROOT) for path in found)
+
+
 def requirements(course):
-    """What a student installs: the lower bounds of the library and of JupyterLab, and what these chapters need."""
+    """What a student installs: JupyterLab and what the library and these chapters need, in the versions of `make`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]
     wanted = [*project["dependencies"], *project["optional-dependencies"]["notebooks"]]
     lesson = "\n".join(text for chapter in course.chapters.values() for text in chapter.lesson)
     if not re.search(r"\b(copy_nearest|bleu|tfidf_logistic_regression|scipy)\b", lesson):
         wanted = [package for package in wanted if not package.startswith(OF_BASELINES)]
-    return "\n".join(wanted) + "\n"
+    if re.search(r"\btransformers\b", lesson):
+        wanted += project["optional-dependencies"]["hf"]
+    pins = (ROOT / "constraints.txt").read_text(encoding="utf8").splitlines()
+    pinned = {pin.partition("==")[0]: pin for pin in pins}
+    return "".join(pinned[re.match(r"[\w.-]+", package)[0]] + "\n" for package in wanted)
 
 
 def named_before(course):
@@ -184,21 +204,38 @@ def write_nbgrader(course, out):
     (out / "nbgrader_config.py").write_text(CONFIG, encoding="utf8")
 
 
+def problem_of(options):
+    """What is wrong with the options, as a sentence, or None."""
+    if not courses.chosen_numbers(options.chapters):
+        return 'CHAPTERS is empty: say which chapters are handed out, such as CHAPTERS="02 03".'
+    if options.out.exists() and not options.out.is_dir():
+        return f"OUT={options.out} is a file: name a new folder."
+    if options.repo is not None and not colab_address(options.repo, "main", ""):
+        return f"REPO={options.repo} is no address on GitHub, such as https://github.com/you/course."
+    if options.nbgrader and options.repo is not None:
+        return "NBGRADER hands out without links: leave REPO out."
+    if options.ref is not None and options.repo is None:
+        return f"REF={options.ref} is a branch or tag of REPO, and REPO is missing."
+    return None
+
+
 def main():
-    parser = argparse.ArgumentParser(description="Write what students get; see docs/teaching.md.")
+    parser = courses.Parser("Write what students get; see docs/teaching.md.")
     parser.add_argument("--chapters", required=True, help='such as "02 03"')
     parser.add_argument("--out", type=Path, required=True, help="a new folder")
-    parser.add_argument("--repo", default=None, help="the address at which you publish the folder")
-    parser.add_argument("--ref", default="main", help="its branch or tag")
+    parser.add_argument("--repo", default=None, help="the address on GitHub at which you publish the folder")
+    parser.add_argument("--ref", default=None, help="its branch or tag (main)")
     parser.add_argument("--nbgrader", action="store_true", help="a course folder for nbgrader instead")
     options = parser.parse_args()
     try:
+        if problem := problem_of(options):
+            return courses.fail(problem)
         course = courses.read(courses.chosen_numbers(options.chapters))
         if options.nbgrader:
             write_nbgrader(course, options.out)
             said = "a course for nbgrader. Keep it to yourself: source/ holds the solutions."
         else:
-            write(course, options.out, options.repo, options.ref)
+            write(course, options.out, options.repo, options.ref or "main")
             grade = f"make grade SUBMISSIONS=folder OUT=grades.csv CHAPTERS='{options.chapters}'"
             said = f"hand out all of it. Grade with: {grade}"
     except courses.CourseError as error:

@@ -1,5 +1,6 @@
 """What is taught and what it is worth: the chapters from their sources, the points from classroom.toml."""
 
+import argparse
 import functools
 import re
 import sys
@@ -137,6 +138,27 @@ def _check_partial(partial, chapters, file):
 def chosen_numbers(text):
     """ "02 03" or "2,3" -> ["02", "03"]"""
     return [number.zfill(2) for number in re.split(r"[\s,]+", text.strip()) if number]
+
+
+class Parser(argparse.ArgumentParser):
+    """Options, of which a wrong one ends the program with one sentence."""
+
+    def __init__(self, description):
+        super().__init__(description=description, allow_abbrev=False)
+
+    def error(self, message):
+        self.exit(fail(f"{message[:1].upper()}{message[1:]}. --help lists the options."))
+
+
+def whole_number(least):
+    """The type of an option: a whole number from `least` on."""
+
+    def read(text):
+        if not re.fullmatch(r"-?\d{1,9}", text) or int(text) < least:
+            raise argparse.ArgumentTypeError(f"it must be a whole number from {least} on, not {text!r}")
+        return int(text)
+
+    return read
 
 
 def fail(error):

@@ -8,7 +8,6 @@ with a feedback page for each student, in HTML and in text. What counts is set i
 the guide.
 """
 
-import argparse
 import contextlib
 import csv
 import hashlib
@@ -264,12 +263,9 @@ def csv_of(lines):
     return file.getvalue()
 
 
-UNKNOWN = "(no known mistake)"
-
-
 def write_diagnoses(results, course, out):
-    """Which known mistakes were made in each exercise, how often, and how many wrong answers were none of them."""
-    counts = {key: Counter({UNKNOWN: 0}) for chapter in course.chapters.values() for key in chapter.points}
+    """What was wrong in each exercise, and how often: the known mistakes; of other answers, what the check found."""
+    counts = {key: Counter() for chapter in course.chapters.values() for key in chapter.points}
     for key, (status, message, _) in (item for result in results for item in result["verdicts"].items()):
         if status == "wrong":
             _, _, text = message.partition("This looks like a known mistake: ")
@@ -278,10 +274,21 @@ def write_diagnoses(results, course, out):
                 for one in checks.find(key).wrong  # that of one part of a result stands behind the part's name
                 if (f", {one.diagnosis} " in text if one.by_part else text.startswith(f"{one.diagnosis} Read again"))
             ]
-            counts[key].update(known or [UNKNOWN])
-    lines = [[key, count, diagnosis] for key in counts for diagnosis, count in counts[key].most_common()]
+            counts[key].update(known or [finding(message)])
+    lines = [
+        [key, count, _cell(printable(text))]
+        for key in counts
+        for text, count in counts[key].most_common() or [("(no wrong answer)", 0)]
+    ]
     text = csv_of([["exercise", "wrong answers", "diagnosis"], *lines])
     write_whole(out.with_name(out.stem + ".diagnoses.csv"), text)
+
+
+def finding(message):
+    """What a check says of an answer that is no known mistake, without the sizes of its inputs: alike is then equal."""
+    line = message.removeprefix("Not yet: ").split("\n")[0].partition(" (Inputs: ")[0].strip()
+    line = line if len(line) <= 200 else line[:200] + " ..."
+    return line[:1].upper() + line[1:] + "." * (not line.endswith((".", "?", "!")))
 
 
 def _cell(text):
@@ -343,21 +350,26 @@ def results_of(tasks, numbers, protected, jobs, journal):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Grade notebooks; see docs/teaching.md.")
+    parser = courses.Parser("Grade notebooks; see docs/teaching.md.")
     parser.add_argument("submissions", type=Path, help="a folder with a folder or a notebook for each student")
     parser.add_argument("--out", type=Path, default=Path("grades.csv"), help="the table to write (grades.csv)")
     parser.add_argument("--chapters", default="", help='such as "02 03"; without it those that somebody handed in')
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="notebooks at the same time")
+    parser.add_argument("--jobs", type=courses.whole_number(1), default=os.cpu_count(), help="notebooks at once")
     parser.add_argument("--unprotected", action="store_true", help="run without a sandbox, inside a container of yours")
     options = parser.parse_args()
-    if not options.submissions.is_dir():
-        parser.error(f"{options.submissions} is no folder")
+    folder = options.submissions
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        return courses.fail(f"SUBMISSIONS={folder} {what}. Name the folder that holds a folder for each student.")
     lack = sandbox.missing()
     if lack and not (options.unprotected and sys.platform == "linux"):
-        parser.error(f"no sandbox for students' code: {lack}. Grade in the container of docs/teaching.md")
-    handed_in = submissions.find(options.submissions, [path.stem for path in courses.sources().values()])
+        return courses.fail(f"No sandbox for students' code: {lack}. Grade in the container of docs/teaching.md.")
+    try:
+        handed_in = submissions.find(folder, [path.stem for path in courses.sources().values()])
+    except OSError as error:
+        return courses.fail(f"SUBMISSIONS={folder} cannot be read: {error.strerror}: {error.filename}.")
     if not handed_in:
-        parser.error(f"{options.submissions} is empty")
+        return courses.fail(f"SUBMISSIONS={folder} is empty. Put a folder for each student into it.")
     try:
         numbers = courses.chosen_numbers(options.chapters) or chapters_of(handed_in)
         course = courses.read(numbers)

@@ -144,11 +144,12 @@ def test_a_hand_out_holds_notebooks_library_and_a_readme_with_two_steps(handed_o
 
 
 IMPORTS = """
-import ast, os, sys
+import ast, os, re, sys
 import einops, IPython, matplotlib.pyplot, numpy, sacrebleu, sklearn, tokenizers, torch, tqdm
 for folder in sys.argv[1:]:
     if os.fork() == 0:  # each with its own hand-out on the path, and nothing else of the library
         try:
+            wanted = set()  # what its cells read of the data
             os.chdir(folder)
             sys.path[0] = ""
             for text in open("cells", encoding="utf8").read().split("\\0"):
@@ -156,9 +157,18 @@ for folder in sys.argv[1:]:
                 for node in ast.walk(tree):
                     if isinstance(node, (ast.Import, ast.ImportFrom)):
                         exec(compile(ast.Module([node], []), "cell", "exec"), {})
+                    called = ast.unparse(node) if isinstance(node, ast.Call) else ""
+                    if re.match("shakespeare[(]|[a-z.]*load_text[(]|glosses[(]|make_task[(]", called):
+                        corpus = "tinyshakespeare" if "tinyshakespeare" in called else "shakespeare"
+                        kind = {"g": "wordnet", "m": ""}.get(called[0], corpus + ".")
+                        wanted |= {f"data/{name}" for name in os.listdir(data) if name.startswith(kind)}
+                    if isinstance(node, ast.Constant) and node.value == "results":
+                        wanted |= {f"data/results/{name}" for name in os.listdir(data + "/results")}
             import synth_lib
             assert os.path.samefile(os.path.dirname(synth_lib.__file__), "synth_lib")
             from synth_lib import checks
+            lacking = sorted(path for path in wanted if not os.path.exists(path))
+            assert not lacking, lacking
             for chapter in os.listdir("synth_lib/checks/bank"):
                 if chapter.startswith("chapter_"):
                     checks.find(chapter[8:10] + ".1")
@@ -172,6 +182,7 @@ for folder in sys.argv[1:]:
 
 def test_the_hand_out_of_each_chapter_has_what_its_cells_import_and_no_other_wing(tmp_path):
     plain, wings = [name for name in sys.path if name.endswith("site-packages")], {}
+    held = {}
     for number, chapter in COURSE.chapters.items():
         folder = tmp_path / number
         assignment.copy_library(courses.read([number]), folder)
@@ -181,9 +192,11 @@ def test_the_hand_out_of_each_chapter_has_what_its_cells_import_and_no_other_win
         wings[number] = {path.name for path in (folder / "synth_lib").iterdir() if path.is_dir()} - {"checks"}
         banks = {path.name for path in (folder / "synth_lib" / "checks" / "bank").glob("*.py")}
         assert banks == {"__init__.py", f"chapter_{number}.py"}
-        assert (folder / "data").exists() == ("text" in wings[number])
+        held[number] = {path.name for path in (folder / "data").glob("*")} - {"README.md", "LICENSES"}
+        assert (folder / "data").exists() == (folder / "data" / "LICENSES").exists() == bool(held[number])
     assert wings["02"] == set() and wings["00"] == {"text"} and wings["08"] == {"lab", "sparse", "text"}
-    start = f"import sys; sys.path[:0] = ['']; sys.path += {plain!r}\n" + IMPORTS
+    assert held["02"] == held["04"] == set() and held["03"] == {"tinyshakespeare.txt.xz"} and held["08"] == {"results"}
+    start = f"import sys; sys.path[:0] = ['']; sys.path += {plain!r}; data = {str(ROOT / 'data')!r}\n" + IMPORTS
     folders = [str(tmp_path / number) for number in COURSE.chapters]
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [sys.executable, "-S", "-c", start, *folders]
@@ -797,14 +810,19 @@ def diagnoses_of(out):
 def test_known_mistakes_and_unknown_wrong_answers_are_counted(tmp_path):
     first, second = [mistake.diagnosis for mistake in checks.find("02.1").wrong[:2]]
     known = [f'This looks like a known mistake: {one} Read again: "Products".' for one in (first, second)]
-    messages = [known[0], known[0], known[1], "Not yet: the shape is.", f"{known[1]} But: Cell 3 cannot be read."]
+    sizes = [f"Not yet: the shape is (2, 5). (Inputs: x (2, {size}, 12).)" for size in (5, 6)]
+    messages = [known[0], known[0], known[1], *sizes, "Your code stops with =1+1\nand more", f"{known[1]} But: Cell 3."]
     results = [{"verdicts": {"02.1": ["wrong", message, ""], "02.2": RIGHT}} for message in messages]
     results[-1]["verdicts"]["02.1"][0] = "not graded"
     grading_tool.write_diagnoses(results, courses.read(["02"]), tmp_path / "grades.csv")
     lines = [tuple(row.values()) for row in diagnoses_of(tmp_path / "grades.csv")]
-    unknown = grading_tool.UNKNOWN
-    assert sorted(lines[:3]) == sorted([("02.1", "2", first), ("02.1", "1", second), ("02.1", "1", unknown)])
-    assert lines[0][2] == first and lines[3:] == [(f"02.{n}", "0", unknown) for n in (2, 3, 4, 5, 6)]
+    assert lines[:4] == [
+        ("02.1", "2", first),
+        ("02.1", "2", "The shape is (2, 5)."),  # what the check found, where no known mistake has a name for it
+        ("02.1", "1", second),
+        ("02.1", "1", "Your code stops with =1+1."),
+    ]
+    assert lines[4:] == [(f"02.{n}", "0", "(no wrong answer)") for n in (2, 3, 4, 5, 6)]
 
 
 def test_a_mistake_of_one_part_of_a_result_is_counted_once(tmp_path):
@@ -822,7 +840,7 @@ def test_a_mistake_of_one_part_of_a_result_is_counted_once(tmp_path):
     grading_tool.write_diagnoses(results, courses.read(["02"]), tmp_path / "grades.csv")
     counts = {row["diagnosis"]: row["wrong answers"] for row in diagnoses_of(tmp_path / "grades.csv")}
     assert counts[first.diagnosis] == counts[second.diagnosis] == "1", (counts, verdict)
-    assert counts[grading_tool.UNKNOWN] == "0"
+    assert sum(int(count) for count in counts.values()) == 2  # and no unnamed one
 
 
 class InThisProcess(ThreadPoolExecutor):
@@ -880,7 +898,8 @@ def test_the_table_has_a_row_for_everybody_and_grading_goes_on_where_it_was_cut_
     assert rows["broken"]["look"] and "cell 2" in rows["broken"]["reason"].lower()
     assert "cut off" in rows["cut"]["reason"] and "nothing handed in" in rows["nothing"]["reason"]
     counts = {(row["exercise"], row["diagnosis"]): row["wrong answers"] for row in diagnoses_of(out)}
-    assert counts["02.1", grading_tool.UNKNOWN] == "1" and counts["02.2", grading_tool.UNKNOWN] == "0"
+    (of_first,) = [text for (key, text), count in counts.items() if key == "02.1" and count == "1"]
+    assert "he shape is" in of_first and counts["02.2", "(no wrong answer)"] == "0"
     pages = tmp_path / "grades_feedback"
     assert len(list(pages.glob("*.html"))) == len(list(pages.glob("*.txt"))) == 5
     assert "the shape is" in (pages / "_half.txt").read_text(encoding="utf8")
@@ -928,6 +947,64 @@ def test_a_hand_out_says_how_to_install_what_counts_and_what_is_not_in_it(handed
     needed = (handed_out / "requirements.txt").read_text(encoding="utf8")
     assert "torch" in needed and "jupyterlab" in needed and "sacrebleu" not in needed and "scikit-learn" not in needed
     assert "sacrebleu" in assignment.requirements(courses.read(["13"]))
+    assert "transformers==" in assignment.requirements(courses.read(["12"])) and "transformers" not in needed
+    pins = (ROOT / "constraints.txt").read_text(encoding="utf8").splitlines()
+    assert set(needed.split()) <= set(pins) and all("==" in line for line in needed.split())
+
+
+@pytest.mark.parametrize(
+    ("tool", "given", "says"),
+    [
+        (grading_tool, "nosuch", "SUBMISSIONS=nosuch does not exist. Name the folder"),
+        (grading_tool, "file", "SUBMISSIONS=file is a file. Name the folder"),
+        (grading_tool, "empty", "SUBMISSIONS=empty is empty. Put a folder"),
+        (grading_tool, "full --chapters 99", "there is no chapter 99; there are 00, 01,"),
+        (grading_tool, "full --jobs 0", "Argument --jobs: it must be a whole number from 1 on, not '0'."),
+        (grading_tool, "full --jobs two", "Argument --jobs: it must be a whole number from 1 on, not 'two'."),
+        (grading_tool, "full --ou x", "Unrecognized arguments: --ou x. --help lists the options."),
+        (grading_tool, "", "The following arguments are required: submissions."),
+        (assignment, "--chapters 99 --out new", "there is no chapter 99; there are 00, 01,"),
+        (assignment, "--chapters , --out new", "CHAPTERS is empty: say which chapters"),
+        (assignment, "--chapters 02", "The following arguments are required: --out."),
+        (assignment, "--chapters 02 --out file", "OUT=file is a file: name a new folder."),
+        (assignment, "--chapters 02 --out file/x", "file/x cannot be written (Not a directory)"),
+        (assignment, "--chapters 02 --out full", "full is not empty: name a new folder"),
+        (assignment, "--chapters 02 --out new --repo me", "REPO=me is no address on GitHub, such as"),
+        (assignment, "--chapters 02 --out new --ref v1", "REF=v1 is a branch or tag of REPO, and REPO is missing."),
+        (assignment, "--chapters 02 --out new --nbgrader --repo https://github.com/a/b", "NBGRADER hands out without"),
+        (fuzz_grading, "--chapters 99", "there is no chapter 99; there are 00, 01,"),
+        (fuzz_grading, "--chapters ,", "--chapters is empty: say which chapters"),
+        (fuzz_grading, "--edits 0", "Argument --edits: it must be a whole number from 1 on, not '0'."),
+        (fuzz_grading, "--first -1", "Argument --first: it must be a whole number from 0 on, not '-1'."),
+    ],
+)
+def test_an_option_that_is_wrong_gets_one_sentence_and_nothing_is_written(
+    tmp_path, monkeypatch, capsys, tool, given, says
+):
+    put(tmp_path, "file", "full/ann/02_dense.ipynb")
+    (tmp_path / "empty").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["tool", *given.split()])
+    monkeypatch.setattr(sandbox, "missing", lambda: None)
+    try:
+        status = tool.main()
+    except SystemExit as end:
+        status = end.code
+    said = capsys.readouterr()
+    assert status == 2 and said.out == "" and said.err.startswith(says) and said.err.count("\n") == 1, said
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_folder_that_may_not_be_read_is_named(tmp_path, monkeypatch, capsys):
+    def closed(*_):
+        raise PermissionError(13, "Permission denied", str(tmp_path))
+
+    monkeypatch.setattr("sys.argv", ["grade.py", str(tmp_path)])
+    monkeypatch.setattr(sandbox, "missing", lambda: None)
+    monkeypatch.setattr(grading_tool.submissions, "find", closed)
+    assert grading_tool.main() == 2
+    assert capsys.readouterr().err == f"SUBMISSIONS={tmp_path} cannot be read: Permission denied: {tmp_path}.\n"
     assert assignment.named_before(courses.read(["02", "03"])) == ["00", "01"]
     assert assignment.named_before(courses.read(["00", "01", "02"])) == []
     chapter = COURSE.chapters["02"]
