@@ -16,8 +16,13 @@ class Content(Pattern):
         head: attention heads.
     """
 
-    def choose(self, queries, keys, allowed):
-        """queries: "batch head query feature"; keys: "batch head key feature"; allowed: bool, full axes -> bool."""
+    keeps_tokens = True
+
+    def choose(self, queries, keys, allowed, start=None):
+        """queries: "batch head query feature"; keys: "batch head key feature"; allowed: bool, full axes -> bool.
+
+        start: the place of the first query among the keys; None: queries and keys are not of the same tokens.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no choose(): a pattern of content needs it")
 
     def leave(self, allowed, score, x, memory, start, length, cache):
@@ -28,7 +33,7 @@ class Content(Pattern):
             raise ValueError(f"the pattern has head = {self.head} and features = {self.features}, but S gives {given}")
         allowed = allowed.expand(len(x), score.head, x.shape[1], length)
         with torch.no_grad():  # a choice has no gradient
-            return self.choose(queries, keys, allowed)
+            return self.choose(queries, keys, allowed, start if memory is None else None)
 
 
 def queries_and_keys(score, x, memory=None, start=0, length=None, cache=None):

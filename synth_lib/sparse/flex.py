@@ -3,8 +3,8 @@
     attend(layer, x, torch.compile(flex_attention))
 
 `groups` gives the same y in plain torch. Uncompiled, FlexAttention makes the map: that saves nothing and shows that
-y is equal. On a CPU torch has no backward pass for it, and compiles it for patterns of places, for clusters not. On a
-card it has not been measured.
+y is equal. Torch has a backward pass for it on a card alone, and on a CPU compiles it for patterns of places, for
+clusters not. On a card it has not been measured.
 """
 
 import torch
@@ -29,7 +29,7 @@ def attend(layer, x, kernel=flex_attention):
 
     Raises:
         TypeError, ValueError: the layer has another pattern or S, a hook on S, or drops weights while training;
-            Routed is in training mode.
+            Routed is in training mode; gradients are wanted, and x lies on no card.
     """
     score, length = layer.score, layer.score.check(x, module=layer)
     if layer.training and layer.dropout:
@@ -37,10 +37,14 @@ def attend(layer, x, kernel=flex_attention):
     check_at_rest(layer.pattern)
     if not set(score.folds_into or {"nothing"}) <= {"token keys", "parameter keys"} or fast.has_hooks(score):
         raise ValueError(f"{type(score).__name__} is no product of queries and keys alone, or a hook hangs on it")
-    folded = score.fold(x, None, length, 0, None)
+    blocks, folded = block_mask(layer, x), score.fold(x, None, length, 0, None)
     value = fast.values(layer.value, x, layer.head, "flex")
     query, key = fast.query_and_key(folded, value)
-    y = kernel(query, key, value, block_mask=block_mask(layer, x), scale=folded.scale)
+    if not torch.is_grad_enabled():
+        query, key = query.detach(), key.detach()  # views of parameters still ask for gradients
+    elif x.device.type in ("cpu", "mps") and any(part.requires_grad for part in (query, key, value)):
+        raise ValueError(f"FlexAttention has no gradients on {x.device.type}: use torch.no_grad(), or call the layer")
+    y = kernel(query, key, value, block_mask=blocks, scale=folded.scale)
     return layer.output(rearrange(y, "batch head query d_head -> batch query (head d_head)"))
 
 

@@ -43,8 +43,8 @@ def attend(layer, x, mask=None):
     """y of `layer(x, mask)`, computed for the keys alone that `layer.pattern` chooses.
 
     Args:
-        layer: an `attention.Attention` whose pattern is Window, Strided, Fixed or Routed, and whose S says how it
-            folds, as all of the library do.
+        layer: an `attention.Attention` whose pattern is Window, Strided or Fixed (with two heads or more), or Routed
+            (with `keep` only if the layer is not causal), and whose S says how it folds, as all of the library do.
         x: "batch length d_model".
         mask: None, or "batch key", the padding. A query of padding may get another y than from the layer.
 
@@ -52,9 +52,9 @@ def attend(layer, x, mask=None):
         y: "batch length d_model".
 
     Raises:
-        TypeError, ValueError: the layer has no such pattern, or drops weights while training; Routed is in
-            training mode; S cannot be folded, or a hook hangs on it;
-            the `keep` nearest keys of a causal layer are wanted, which differ for every query.
+        TypeError, ValueError: the layer has no such pattern, or drops weights while training; Routed is in training
+            mode, or has `keep` in a causal layer, where the nearest keys differ for every query; S cannot be folded,
+            or a hook hangs on it.
     """
     score, length = layer.score, layer.score.check(x, module=layer)
     if layer.training and layer.dropout:

@@ -112,7 +112,7 @@ class Hashed(Content):
             return product >= 0
         return ((product + self.shifts[:, hashed, None, None].float()) / self.width).floor()
 
-    def choose(self, queries, keys, allowed):
+    def choose(self, queries, keys, allowed, start=None):
         length = keys.shape[2]
         order = self.agreements(queries, keys, allowed) * length + torch.arange(length, device=keys.device)
         best = order.masked_fill(~allowed, -1).topk(min(self.keep, length), dim=-1)

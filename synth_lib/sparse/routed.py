@@ -17,12 +17,15 @@ class Routed(Content):
     "The nearest of all" would leak: a later token could push an earlier one out. Here each query asks among its own.
 
     Centroids are no parameters, and stay in float32 in a layer of half precision. In training mode each call moves
-    them towards the mean of their queries and of their keys, after it has chosen; in evaluation nothing moves.
+    them towards the mean of their queries and of their keys, after it has chosen; in evaluation nothing moves. A key
+    counts if some query may attend to it, a query if it may attend to something; in self-attention, where a query may
+    stand at padding, its own key has to count too.
 
     Args:
         features, head: as in `Content`.
         clusters: how many centroids a head has; the work is least at about sqrt(length).
-        keep: how many keys a query gets, length / clusters for balanced work. None: all of the cluster.
+        keep: how many keys a query gets, length / clusters for balanced work. None: all of the cluster. In a causal
+            layer each query then has keys of its own, so `groups.attend` refuses it; `flex.attend` always does.
         decay: what is kept of a centroid in a step.
 
     Raises:
@@ -51,7 +54,7 @@ class Routed(Content):
         centroids = self.centroids.float()
         return vectors @ centroids.mT - centroids.square().sum(-1)[:, None] / 2
 
-    def choose(self, queries, keys, allowed):
+    def choose(self, queries, keys, allowed, start=None):
         queries, keys = F.normalize(queries, dim=-1), F.normalize(keys, dim=-1)
         to_query, to_key = self.closeness(queries), self.closeness(keys)
         cluster = to_query.argmax(dim=-1)
@@ -65,8 +68,11 @@ class Routed(Content):
             order = closeness.sort(dim=-1, descending=True, stable=True).indices[..., : self.keep]
             chosen = torch.zeros_like(allowed).scatter(-1, order, True) & allowed
         if self.training:
-            self._follow(queries, to_query, allowed.any(dim=-1))
-            self._follow(keys, to_key, allowed.any(dim=-2))
+            real_queries, real_keys = allowed.any(dim=-1), allowed.any(dim=-2)
+            if start is not None:  # padding may attend to tokens, but nobody attends to padding
+                real_queries = real_queries & real_keys[..., start : start + queries.shape[2]]
+            self._follow(queries, to_query, real_queries)
+            self._follow(keys, to_key, real_keys)
         return chosen
 
     def _follow(self, vectors, closeness, real):

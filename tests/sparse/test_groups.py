@@ -1,5 +1,6 @@
 """The form with less work gives what the layer gives, and its gradients; its work grows like n sqrt(n)."""
 
+from functools import partial
 from math import log
 
 import pytest
@@ -14,27 +15,14 @@ from synth_lib.sparse.groups import attend, by_cluster, groups_of, in_groups
 from synth_lib.sparse.hashed import Hashed
 from synth_lib.sparse.patterns import Fixed, Strided, Window
 from synth_lib.sparse.routed import Routed
+from tests.sparse import layers
 
-PATTERNS = {
-    "window": lambda features, head: Window(3),
-    "strided": lambda features, head: Strided(4),
-    "fixed": lambda features, head: Fixed(4, ends=2),
-    "routed": lambda features, head: Routed(features, head, 3),
-    "routed, nearest": lambda features, head: Routed(features, head, 3, keep=2),
-}
-
-
-def make(name, score, causal, head=3):
-    torch.manual_seed(2)
-    layer = Attention(12, head, 24, score, causal=causal).double()
-    queries, _ = queries_and_keys(layer.score, torch.randn(1, 3, 12).double())
-    layer.pattern = PATTERNS[name](queries.shape[-1], head)
-    return layer.eval().double()
+make = partial(layers.make, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("score", ["dot_product", "dense", "random", "factorized_dense", "random + dot_product"])
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("name", PATTERNS)
+@pytest.mark.parametrize("name", ["window", "strided", "fixed", "routed", "routed, nearest"])
 def test_values_and_gradients_equal_the_layer(name, causal, score):
     if causal and name == "routed, nearest":
         pytest.skip("there is no such form, test_bad_input")

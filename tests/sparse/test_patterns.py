@@ -7,7 +7,7 @@ import torch
 
 from synth_lib.attention import Attention, Cache, CrossAttention
 from synth_lib.masks import padding
-from synth_lib.sparse.compared import queries_and_keys
+from synth_lib.sparse.compared import Content, queries_and_keys
 from synth_lib.sparse.hashed import EXTRA, Hashed
 from synth_lib.sparse.patterns import Fixed, Pattern, Places, Strided, Window
 from synth_lib.sparse.routed import Routed
@@ -184,6 +184,24 @@ def test_a_cache_changes_nothing(name, score):
         step_y, step_weights = layer(x[:, start:stop], cache=cache)
         assert torch.allclose(step_y, y[:, start:stop], atol=1e-5)
         assert torch.equal(step_weights > 0, (weights > 0)[:, :, start:stop, :stop])
+
+
+@pytest.mark.parametrize("score", ["dot_product", "random", "random + dot_product"])
+@pytest.mark.parametrize(("before", "after"), [(None, "xbox"), ("xbox", None), ("routed", "window"),
+                                               ("window", "routed"), ("xbox", "routed"), (None, "window")])  # fmt: skip
+def test_another_pattern_between_two_steps_is_right_or_refused(before, after, score):
+    """What a cache keeps has no names: the tokens of a pattern of content would stand for the values."""
+    layer, x, cache = layer_with("window", score), tokens(), Cache()
+    patterns = [None if name is None else layer_with(name, score).pattern for name in (before, after)]
+    layer.pattern = patterns[0]
+    layer(x[:, :5], cache=cache)
+    kept, layer.pattern = list(cache.entries), patterns[1]
+    if isinstance(patterns[0], Content) == isinstance(patterns[1], Content):
+        assert torch.allclose(layer(x[:, 5:7], cache=cache)[0], layer(x[:, :7])[0][:, 5:], atol=1e-5)
+    else:
+        with pytest.raises(ValueError, match="begun with another layer, score, value or pattern: begin with an empty"):
+            layer(x[:, 5:7], cache=cache)
+        assert cache.length == 5 and all(map(torch.equal, cache.entries, kept))
 
 
 @pytest.mark.parametrize("score", ["dot_product", "dense", "factorized_random", "dense + dot_product"])
