@@ -3,6 +3,8 @@
 import torch
 from torch.nn import functional as F
 
+from synth_lib import fast
+from synth_lib.attention import CrossAttention
 from synth_lib.shapes import check_number, check_whole_number
 from synth_lib.sparse.compared import Content
 
@@ -84,10 +86,17 @@ class Routed(Content):
         self.centroids.copy_(torch.where(count > 0, moved, self.centroids.float()))
 
 
-def check_at_rest(pattern):
-    """Raises ValueError where the centroids would have to move: the layer alone moves them."""
+def check_layer(layer):
+    """Raises TypeError or ValueError where `groups` and `flex` would leave something out that the layer does."""
+    pattern = layer.pattern
+    if isinstance(layer, CrossAttention):
+        raise TypeError("layer is a CrossAttention, but this form has the keys of x alone: call the layer")
+    if layer.training and layer.dropout:
+        raise ValueError(f"dropout is {layer.dropout}, and acts on the whole map while training: call the layer")
     if isinstance(pattern, Routed) and pattern.training:
         raise ValueError("Routed is in training mode, where the layer moves centroids: call it, or pattern.eval()")
+    if pattern is not None and fast.has_hooks(pattern):
+        raise ValueError(f"a hook hangs on {type(pattern).__name__}, and acts on the mask: call the layer")
 
 
 def nearest_keys(to_key, causal):

@@ -224,6 +224,18 @@ def test_dtypes(name, dtype):
     assert y.dtype == weights.dtype == dtype and y.isfinite().all()
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("name", PATTERNS)
+def test_autocast_changes_no_choice_and_no_centroid(name):
+    """Random compares the tokens themselves; in bfloat16 hashes flip, and a centroid's step is less than rounding."""
+    layer, x = layer_with(name, "random").train(), tokens()
+    other = copy.deepcopy(layer)
+    expected = chosen(layer, x)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(chosen(other, x), expected)
+    assert all(map(torch.equal, other.buffers(), layer.buffers()))
+
+
 @pytest.mark.parametrize("length", [1, 2, 16])
 @pytest.mark.parametrize("name", PATTERNS)
 def test_every_length(name, length):
