@@ -62,13 +62,14 @@ class Routed(Content):
         cluster = to_query.argmax(dim=-1)
         closeness = to_key.mT.gather(2, cluster[..., None].expand(*cluster.shape, keys.shape[2]))  # query key
         closeness = closeness.masked_fill(~allowed, -float("inf"))
+        place = torch.arange(keys.shape[2], device=keys.device)
         if self.keep is None:
             chosen = allowed & (cluster[..., None] == to_key.argmax(dim=-1)[:, :, None])
-            first = F.one_hot(closeness.argmax(dim=-1), keys.shape[2]).bool()
+            first = place == closeness.argmax(dim=-1, keepdim=True)
             chosen = torch.where(chosen.any(dim=-1, keepdim=True), chosen, first & allowed)
         else:
-            order = closeness.sort(dim=-1, descending=True, stable=True).indices[..., : self.keep]
-            chosen = torch.zeros_like(allowed).scatter(-1, order, True) & allowed
+            order = closeness.sort(dim=-1, descending=True, stable=True).indices
+            chosen = torch.zeros_like(allowed).scatter(-1, order, (place < self.keep).expand_as(order)) & allowed
         if self.training:
             real_queries, real_keys = allowed.any(dim=-1), allowed.any(dim=-2)
             if start is not None:  # padding may attend to tokens, but nobody attends to padding

@@ -249,6 +249,14 @@ def test_compiled(name):
     assert torch.equal(compiled(x)[1] > 0, chosen(layer, x))
 
 
+@pytest.mark.parametrize("name", ["fixed", "routed", "routed, nearest", "xbox"])
+def test_exported_for_every_length_below_the_longest(name):
+    layer, length = layer_with(name), torch.export.Dim("length", min=2, max=MAX_LENGTH - 1)
+    program = torch.export.export(layer, (tokens(),), dynamic_shapes=({1: length},)).module()
+    for size in (2, 15):
+        assert torch.equal(program(tokens(length=size))[1] > 0, chosen(layer, tokens(length=size)))
+
+
 def test_vectors_of_zeros():
     for name in PATTERNS:
         layer = layer_with(name)
