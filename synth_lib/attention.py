@@ -31,11 +31,16 @@ class Cache:
     """
 
     def __init__(self):
-        self.entries, self.length, self._next = [], 0, []
+        self.entries, self.length, self._next, self._reader = [], 0, [], None
 
-    def begin(self):
-        """Forget what a call has added that ended with an error."""
-        self._next = []
+    def __getstate__(self):  # a copy, or what is saved, may go on with a copy of the layer
+        return vars(self) | {"_reader": None}
+
+    def begin(self, *reader):
+        """Forget what a call has added that ended with an error. reader: what decides which entries there are."""
+        if self.length and self._reader not in (None, reader):
+            raise ValueError("the cache was begun with another layer, score, value or pattern: begin with an empty one")
+        self._next, self._reader = [], reader
 
     def extend(self, length, read):
         """The next entry, of all `length` tokens: read() gives those that are not here yet. `commit` keeps it."""
@@ -134,8 +139,8 @@ class Attention(nn.Module):
 
         Raises:
             TypeError, ValueError: x or mask has a wrong type, number of axes or size; the message names the axis.
-                A cache is given to a layer that is not causal, holds another batch, or has no room for x. It stays
-                as it is after any error.
+                A cache is given to a layer that is not causal, holds another batch, was begun with other modules, or
+                has no room for x. It stays as it is after any error.
         """
         query = self.score.check(x, module=self)
         start = 0 if cache is None else self._start_in(cache, x)
@@ -168,13 +173,11 @@ class Attention(nn.Module):
         if in_order and (start > 0 or mask is not None or self.pattern is not None):
             mask, in_order = self._and_causal(mask, start, query, length, x.device), False
         if cache is not None:
-            cache.begin()
+            cache.begin(self.score, self.value, memory is None and getattr(self.pattern, "keeps_tokens", False))
         if self.pattern is not None:
             mask = self.pattern(self.score, x, memory, mask, start, length, cache)
-        if need_weights or self.always_plain or (self.training and self.dropout):
-            kernel = "plain"
-        else:
-            kernel = fast.choose(self.score, x, length, mask, in_order)
+        plain = need_weights or self.always_plain or (self.training and self.dropout)
+        kernel = "plain" if plain else fast.choose(self.score, x, length, mask, in_order)
 
         read = partial(fast.values, self.value, x if memory is None else memory, self.head, kernel)
         value = read() if cache is None else cache.extend(length, read)

@@ -1,5 +1,8 @@
 """The cache: one token at a time, or some, gives what the full pass gives, for every S; and what it costs."""
 
+import pickle
+from copy import deepcopy
+
 import pytest
 import torch
 
@@ -132,6 +135,25 @@ def test_an_empty_cache_can_be_reordered():
     cache = Cache()
     cache.reorder(torch.tensor([1, 0]))
     assert (cache.entries, cache.length) == ([], 0)
+
+
+@pytest.mark.parametrize("part", ["score", "value"])
+def test_another_part_between_two_steps_is_refused(part):
+    layer, other, x, cache = layer_of("dot_product"), layer_of("dot_product"), example(MAX_LENGTH), Cache()
+    layer(x[:, :5], cache=cache)
+    setattr(layer, part, getattr(other, part))
+    for wrong in (layer, other):
+        with refuses(ValueError, "begun with another layer, score, value or pattern: begin with an empty one"):
+            wrong(x[:, 5:], cache=cache)
+
+
+@torch.no_grad()
+def test_a_copy_of_a_cache_goes_on_with_a_copy_of_its_layer():
+    layer, x, cache = layer_of("dot_product"), example(MAX_LENGTH), Cache()
+    layer(x[:, :5], cache=cache)
+    for own, copied in ((layer, deepcopy(cache)), (deepcopy(layer), pickle.loads(pickle.dumps(cache)))):
+        exactly(own(x[:, 5:], cache=copied)[0], layer(x)[0][:, 5:])
+    assert cache.length == 5
 
 
 @pytest.mark.parametrize("score", ["dot_product", "random", "random + dot_product"])

@@ -16,19 +16,29 @@ class Content(Pattern):
         head: attention heads.
     """
 
-    def choose(self, queries, keys, allowed):
-        """queries: "batch head query feature"; keys: "batch head key feature"; allowed: bool, full axes -> bool."""
+    keeps_tokens = True
+
+    def choose(self, queries, keys, allowed, start=None):
+        """queries: "batch head query feature"; keys: "batch head key feature"; allowed: bool, full axes -> bool.
+
+        start: the place of the first query among the keys; None: queries and keys are not of the same tokens.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no choose(): a pattern of content needs it")
 
-    def leave(self, allowed, score, x, memory, start, length, cache):
+    def compared(self, score, x, memory=None, start=0, length=None, cache=None):
+        """`queries_and_keys` of S, or a ValueError if they have other sizes than the pattern."""
         queries, keys = queries_and_keys(score, x, memory, start, length, cache)
         sizes = (score.head, queries.shape[-1])
         if sizes != (self.head, self.features):
             given = f"head = {sizes[0]} and features = {sizes[1]}"
             raise ValueError(f"the pattern has head = {self.head} and features = {self.features}, but S gives {given}")
+        return queries, keys
+
+    def leave(self, allowed, score, x, memory, start, length, cache):
+        queries, keys = self.compared(score, x, memory, start, length, cache)
         allowed = allowed.expand(len(x), score.head, x.shape[1], length)
-        with torch.no_grad():  # a choice has no gradient
-            return self.choose(queries, keys, allowed)
+        with torch.no_grad(), in_float32(x):  # a choice has no gradient
+            return self.choose(queries, keys, allowed, start if memory is None else None)
 
 
 def queries_and_keys(score, x, memory=None, start=0, length=None, cache=None):
@@ -53,6 +63,11 @@ def queries_and_keys(score, x, memory=None, start=0, length=None, cache=None):
             )
             queries = queries * folded.scale
         return queries.float(), keys.float()
+
+
+def in_float32(x):
+    """Under autocast too: a hash or a centroid in bfloat16 would choose otherwise, and hardly move."""
+    return torch.autocast("cpu" if x.is_meta else x.device.type, enabled=False)
 
 
 def split_heads(x, head):

@@ -14,9 +14,9 @@ from torch.nn import functional as F
 
 from synth_lib import fast
 from synth_lib.masks import check_mask, masked_softmax
-from synth_lib.sparse.compared import queries_and_keys
+from synth_lib.sparse.compared import in_float32
 from synth_lib.sparse.patterns import Fixed, Strided, Window, near_heads
-from synth_lib.sparse.routed import Routed, check_at_rest, nearest_keys
+from synth_lib.sparse.routed import Routed, check_layer, nearest_keys
 
 
 @dataclass
@@ -43,8 +43,8 @@ def attend(layer, x, mask=None):
     """y of `layer(x, mask)`, computed for the keys alone that `layer.pattern` chooses.
 
     Args:
-        layer: an `attention.Attention` whose pattern is Window, Strided, Fixed or Routed, and whose S says how it
-            folds, as all of the library do.
+        layer: an `attention.Attention` whose pattern is Window, Strided or Fixed (with two heads or more), or Routed
+            (with `keep` only if the layer is not causal), and whose S says how it folds, as all of the library do.
         x: "batch length d_model".
         mask: None, or "batch key", the padding. A query of padding may get another y than from the layer.
 
@@ -52,14 +52,12 @@ def attend(layer, x, mask=None):
         y: "batch length d_model".
 
     Raises:
-        TypeError, ValueError: the layer has no such pattern, or drops weights while training; Routed is in
-            training mode; S cannot be folded, or a hook hangs on it;
-            the `keep` nearest keys of a causal layer are wanted, which differ for every query.
+        TypeError, ValueError: the layer has no such pattern, is a CrossAttention, or drops weights while training;
+            Routed is in training mode, or has `keep` in a causal layer, where the nearest keys differ for every query;
+            S cannot be folded; a hook hangs on S or on the pattern.
     """
     score, length = layer.score, layer.score.check(x, module=layer)
-    if layer.training and layer.dropout:
-        raise ValueError(f"dropout is {layer.dropout}, and acts on the whole map while training: call the layer")
-    check_at_rest(layer.pattern)
+    check_layer(layer)
     if score.folds_into is None or fast.has_hooks(score):
         raise ValueError(f"{type(score).__name__} has no fold, or a hook hangs on it: call the layer, it makes the map")
     if mask is not None:
@@ -75,17 +73,18 @@ def attend(layer, x, mask=None):
 def groups_of(layer, x, mask=None):
     """The groups of all heads, in order: a list of `Groups`."""
     pattern, length, head, device = layer.pattern, x.shape[1], layer.head, x.device
-    if isinstance(pattern, Window):
+    kind = type(pattern)  # one that inherits may choose otherwise
+    if kind is Window:
         return [window(slice(None), length, pattern.size, layer.causal, device)]
-    if isinstance(pattern, (Strided, Fixed)) and head > 1:
+    if kind in (Strided, Fixed) and head > 1:
         near, far = slice(near_heads(head)), slice(near_heads(head), None)
-        if isinstance(pattern, Strided):
+        if kind is Strided:
             return [window(near, length, pattern.stride + 1, True, device), every(far, length, pattern.stride, device)]
         return [block(near, length, pattern.stride, device), ends(far, length, pattern, device)]
-    if isinstance(pattern, Routed):
+    if kind is Routed:
         return [clusters(layer, x, mask)]
-    more = " with a single head, which is near and far at once" if isinstance(pattern, (Strided, Fixed)) else ""
-    raise TypeError(f"there are no groups for {type(pattern).__name__}{more}: call the layer")
+    more = " with a single head, which is near and far at once" if kind in (Strided, Fixed) else ""
+    raise TypeError(f"there are no groups for {kind.__name__}{more}: call the layer")
 
 
 def window(heads, length, size, causal, device):
@@ -131,8 +130,9 @@ def clusters(layer, x, mask):
     pattern = layer.pattern
     if layer.causal and pattern.keep is not None:
         raise ValueError(f"keep is {pattern.keep}: the nearest keys before it differ for every query; call the layer")
-    with torch.no_grad():
-        queries, keys = (F.normalize(part, dim=-1) for part in queries_and_keys(layer.score, x))
+    compared = pattern.compared(layer.score, x)
+    with torch.no_grad(), in_float32(x):
+        queries, keys = (F.normalize(part, dim=-1) for part in compared)
         cluster, to_key = pattern.closeness(queries).argmax(dim=-1), pattern.closeness(keys)
         real = torch.ones_like(cluster, dtype=torch.bool) if mask is None else mask[:, 0].expand(cluster.shape)
         to_key = to_key.masked_fill(~real[..., None], -float("inf"))
@@ -151,7 +151,8 @@ def clusters(layer, x, mask):
 
 def by_cluster(cluster, clusters):
     """The cluster of each place, "batch head place", -1 for none -> the places of each: "batch head cluster member"."""
-    largest = max(1, int(F.one_hot(cluster + 1, clusters + 1)[..., 1:].sum(dim=2).max()))
+    sizes = F.one_hot(cluster + 1, clusters + 1)[..., 1:].sum(dim=2)
+    largest = int(F.pad(sizes.flatten(), (0, 1), value=1).max())  # of an empty batch too
     order = cluster.argsort(dim=-1, stable=True)
     ordered = cluster.gather(-1, order)
     names = torch.arange(clusters, device=cluster.device).repeat(*cluster.shape[:2], 1)

@@ -14,6 +14,7 @@ square roots are of these lengths, not of those before. In simple-alsh a query l
 """
 
 import torch
+from torch.nn import functional as F
 
 from synth_lib.shapes import check_number, check_whole_number
 from synth_lib.sparse.compared import Content
@@ -112,11 +113,14 @@ class Hashed(Content):
             return product >= 0
         return ((product + self.shifts[:, hashed, None, None].float()) / self.width).floor()
 
-    def choose(self, queries, keys, allowed):
+    def choose(self, queries, keys, allowed, start=None):
         length = keys.shape[2]
         order = self.agreements(queries, keys, allowed) * length + torch.arange(length, device=keys.device)
-        best = order.masked_fill(~allowed, -1).topk(min(self.keep, length), dim=-1)
-        return torch.zeros_like(allowed).scatter(-1, best.indices, best.values >= 0)
+        # torch.export knows no length: there `keep` columns of nobody stand behind the keys, which may be fewer.
+        keep = self.keep if torch.compiler.is_compiling() else min(self.keep, length)
+        more = (0, keep)
+        best = F.pad(order.masked_fill(~allowed, -1), more, value=-1).topk(keep, dim=-1)
+        return F.pad(torch.zeros_like(allowed), more).scatter(-1, best.indices, best.values >= 0)[..., :length]
 
 
 def above_zero(norm):

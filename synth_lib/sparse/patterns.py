@@ -16,7 +16,12 @@ class Pattern(nn.Module):
     A query that may attend to something never stays without a key: where a pattern leaves it none, it gets one that
     it may attend to. What is chosen for a query depends on the keys that it may attend to and on nothing else: not on
     padding, not on later tokens of a causal layer, not on the rest of the batch.
+
+    Attributes:
+        keeps_tokens: whether the layer's cache has to keep the tokens for it.
     """
+
+    keeps_tokens = False
 
     def forward(self, score, x, memory, mask, start, length, cache):
         """What a layer calls: see `Attention._attend` for the arguments.
@@ -41,7 +46,14 @@ class Places(Pattern):
     """A pattern that reads places alone: the same for every sentence. A subclass has `sets`.
 
     Places count from 0, the first token of the row, padding on the left included, as for R.
+    sizes: attributes, whole numbers from 1 on, else a ValueError.
     """
+
+    def __init__(self, **sizes):
+        super().__init__()
+        for name, size in sizes.items():
+            check_whole_number(name, size)
+            setattr(self, name, size)
 
     def sets(self, query, key):
         """Whether key j is one that query i reaches, in the near heads and in the far ones: (bool, bool or None).
@@ -79,9 +91,7 @@ class Window(Places):
     """
 
     def __init__(self, size):
-        super().__init__()
-        check_whole_number("size", size)
-        self.size = size
+        super().__init__(size=size)
 
     def sets(self, query, key):
         return (query - key).abs() < self.size, None
@@ -98,9 +108,7 @@ class Strided(Places):
     """
 
     def __init__(self, stride):
-        super().__init__()
-        check_whole_number("stride", stride)
-        self.stride = stride
+        super().__init__(stride=stride)
 
     def sets(self, query, key):
         back = query - key
@@ -118,12 +126,9 @@ class Fixed(Places):
     """
 
     def __init__(self, stride, ends=1):
-        super().__init__()
-        check_whole_number("stride", stride)
-        check_whole_number("ends", ends)
+        super().__init__(stride=stride, ends=ends)
         if ends > stride:
             raise ValueError(f"ends is {ends}, but a block has stride = {stride} places")
-        self.stride, self.ends = stride, ends
 
     def sets(self, query, key):
         near = query // self.stride == key // self.stride

@@ -3,6 +3,8 @@
 import torch
 from torch.nn import functional as F
 
+from synth_lib import fast
+from synth_lib.attention import CrossAttention
 from synth_lib.shapes import check_number, check_whole_number
 from synth_lib.sparse.compared import Content
 
@@ -17,12 +19,15 @@ class Routed(Content):
     "The nearest of all" would leak: a later token could push an earlier one out. Here each query asks among its own.
 
     Centroids are no parameters, and stay in float32 in a layer of half precision. In training mode each call moves
-    them towards the mean of their queries and of their keys, after it has chosen; in evaluation nothing moves.
+    them towards the mean of their queries and of their keys, after it has chosen; in evaluation nothing moves. A key
+    counts if some query may attend to it, a query if it may attend to something; in self-attention, where a query may
+    stand at padding, its own key has to count too.
 
     Args:
         features, head: as in `Content`.
         clusters: how many centroids a head has; the work is least at about sqrt(length).
-        keep: how many keys a query gets, length / clusters for balanced work. None: all of the cluster.
+        keep: how many keys a query gets, length / clusters for balanced work. None: all of the cluster. In a causal
+            layer each query then has keys of its own, so `groups.attend` refuses it; `flex.attend` always does.
         decay: what is kept of a centroid in a step.
 
     Raises:
@@ -51,22 +56,26 @@ class Routed(Content):
         centroids = self.centroids.float()
         return vectors @ centroids.mT - centroids.square().sum(-1)[:, None] / 2
 
-    def choose(self, queries, keys, allowed):
+    def choose(self, queries, keys, allowed, start=None):
         queries, keys = F.normalize(queries, dim=-1), F.normalize(keys, dim=-1)
         to_query, to_key = self.closeness(queries), self.closeness(keys)
         cluster = to_query.argmax(dim=-1)
         closeness = to_key.mT.gather(2, cluster[..., None].expand(*cluster.shape, keys.shape[2]))  # query key
         closeness = closeness.masked_fill(~allowed, -float("inf"))
+        place = torch.arange(keys.shape[2], device=keys.device)
         if self.keep is None:
             chosen = allowed & (cluster[..., None] == to_key.argmax(dim=-1)[:, :, None])
-            first = F.one_hot(closeness.argmax(dim=-1), keys.shape[2]).bool()
+            first = place == closeness.argmax(dim=-1, keepdim=True)
             chosen = torch.where(chosen.any(dim=-1, keepdim=True), chosen, first & allowed)
         else:
-            order = closeness.sort(dim=-1, descending=True, stable=True).indices[..., : self.keep]
-            chosen = torch.zeros_like(allowed).scatter(-1, order, True) & allowed
+            order = closeness.sort(dim=-1, descending=True, stable=True).indices
+            chosen = torch.zeros_like(allowed).scatter(-1, order, (place < self.keep).expand_as(order)) & allowed
         if self.training:
-            self._follow(queries, to_query, allowed.any(dim=-1))
-            self._follow(keys, to_key, allowed.any(dim=-2))
+            real_queries, real_keys = allowed.any(dim=-1), allowed.any(dim=-2)
+            if start is not None:  # padding may attend to tokens, but nobody attends to padding
+                real_queries = real_queries & real_keys[..., start : start + queries.shape[2]]
+            self._follow(queries, to_query, real_queries)
+            self._follow(keys, to_key, real_keys)
         return chosen
 
     def _follow(self, vectors, closeness, real):
@@ -78,10 +87,17 @@ class Routed(Content):
         self.centroids.copy_(torch.where(count > 0, moved, self.centroids.float()))
 
 
-def check_at_rest(pattern):
-    """Raises ValueError where the centroids would have to move: the layer alone moves them."""
+def check_layer(layer):
+    """Raises TypeError or ValueError where `groups` and `flex` would leave something out that the layer does."""
+    pattern = layer.pattern
+    if isinstance(layer, CrossAttention):
+        raise TypeError("layer is a CrossAttention, but this form has the keys of x alone: call the layer")
+    if layer.training and layer.dropout:
+        raise ValueError(f"dropout is {layer.dropout}, and acts on the whole map while training: call the layer")
     if isinstance(pattern, Routed) and pattern.training:
         raise ValueError("Routed is in training mode, where the layer moves centroids: call it, or pattern.eval()")
+    if pattern is not None and fast.has_hooks(pattern):
+        raise ValueError(f"a hook hangs on {type(pattern).__name__}, and acts on the mask: call the layer")
 
 
 def nearest_keys(to_key, causal):

@@ -3,30 +3,10 @@
 import pytest
 import torch
 
-from synth_lib.attention import Attention
 from synth_lib.sparse import flex
-from synth_lib.sparse.compared import queries_and_keys
-from synth_lib.sparse.hashed import Hashed
-from synth_lib.sparse.patterns import Fixed, Strided, Window
-from synth_lib.sparse.routed import Routed
+from tests.sparse.layers import make
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-PATTERNS = {
-    "window": lambda features, head: Window(3),
-    "strided": lambda features, head: Strided(4),
-    "fixed": lambda features, head: Fixed(4, ends=2),
-    "routed": lambda features, head: Routed(features, head, 3),
-    "routed, nearest": lambda features, head: Routed(features, head, 3, keep=2),
-    "hashed": lambda features, head: Hashed(features, head),
-}
-
-
-def make(name, score="dot_product", causal=True, head=3):
-    torch.manual_seed(2)
-    layer = Attention(12, head, 24, score, causal=causal)
-    queries, _ = queries_and_keys(layer.score, torch.randn(1, 3, 12))
-    layer.pattern = PATTERNS[name](queries.shape[-1], head)
-    return layer.eval()
 
 
 @pytest.mark.parametrize("head", [1, 3])
@@ -40,7 +20,7 @@ def test_the_mask_is_that_of_the_layer(name, causal, head):
     assert torch.equal(chosen(*axes), layer(x)[1] > 0)
 
 
-@pytest.mark.parametrize("score", ["dot_product", "dense"])
+@pytest.mark.parametrize("score", ["dot_product", "dense", "factorized_random"])
 @pytest.mark.parametrize("name", ["window", "strided", "fixed", "routed"])
 def test_values_equal_the_layer(name, score):
     layer, x = make(name, score), torch.randn(2, 19, 12)
@@ -55,7 +35,11 @@ def test_bad_input():
             flex.attend(make(name), x)
     with pytest.raises(ValueError, match="Random is no product of queries and keys alone"):
         flex.attend(make("window", "random"), x)
-    layer = make("window")
+    layer = make("window", "factorized_random").requires_grad_(False)
+    for wanted in (x.clone().requires_grad_(), x):
+        with pytest.raises(ValueError, match="FlexAttention has no gradients on cpu: use torch.no_grad"):
+            flex.attend(layer, wanted)
+        layer.requires_grad_(True)
     layer.train().dropout = 0.1
     with pytest.raises(ValueError, match="dropout is 0.1"):
         flex.attend(layer, x)

@@ -1,40 +1,28 @@
 """The form with less work gives what the layer gives, and its gradients; its work grows like n sqrt(n)."""
 
+from functools import partial
 from math import log
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from synth_lib.attention import Attention
+from synth_lib.attention import Attention, CrossAttention
 from synth_lib.masks import padding
 from synth_lib.sparse import flex
 from synth_lib.sparse.compared import queries_and_keys
 from synth_lib.sparse.groups import attend, by_cluster, groups_of, in_groups
 from synth_lib.sparse.hashed import Hashed
-from synth_lib.sparse.patterns import Fixed, Strided, Window
+from synth_lib.sparse.patterns import Fixed, Places, Strided, Window
 from synth_lib.sparse.routed import Routed
+from tests.sparse import layers
 
-PATTERNS = {
-    "window": lambda features, head: Window(3),
-    "strided": lambda features, head: Strided(4),
-    "fixed": lambda features, head: Fixed(4, ends=2),
-    "routed": lambda features, head: Routed(features, head, 3),
-    "routed, nearest": lambda features, head: Routed(features, head, 3, keep=2),
-}
-
-
-def make(name, score, causal, head=3):
-    torch.manual_seed(2)
-    layer = Attention(12, head, 24, score, causal=causal).double()
-    queries, _ = queries_and_keys(layer.score, torch.randn(1, 3, 12).double())
-    layer.pattern = PATTERNS[name](queries.shape[-1], head)
-    return layer.eval().double()
+make = partial(layers.make, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("score", ["dot_product", "dense", "random", "factorized_dense", "random + dot_product"])
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("name", PATTERNS)
+@pytest.mark.parametrize("name", ["window", "strided", "fixed", "routed", "routed, nearest"])
 def test_values_and_gradients_equal_the_layer(name, causal, score):
     if causal and name == "routed, nearest":
         pytest.skip("there is no such form, test_bad_input")
@@ -152,6 +140,63 @@ def test_bad_input():
         attend(layer.train(), x)
     with pytest.raises(ValueError, match="axis length of x is 25"):
         attend(layer.eval(), torch.randn(1, 25, 12, dtype=torch.float64))
+
+
+class Own(Window):
+    def sets(self, query, key):
+        return query == key, None
+
+
+class Earlier(Places):
+    def sets(self, query, key):
+        return key < query, None
+
+
+class OfAll(Routed):
+    def choose(self, queries, keys, allowed, start=None):
+        return allowed
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("form", [attend, flex.attend])
+def test_what_a_form_would_leave_out_is_refused(form):
+    """Each was computed in silence as if it were another pattern or layer."""
+    x = torch.randn(2, 9, 12)
+    layer = layers.make("window")
+    layer.pattern = Own(3)
+    if form is flex.attend:  # it asks for the sets
+        assert torch.allclose(form(layer, x), layer(x)[0], atol=1e-5)
+    for error, pattern, said in (
+        *([(TypeError, Own(3), "Own: call the layer")] if form is attend else []),
+        (TypeError if form is attend else ValueError, Earlier(), "Earlier.*: call the layer"),
+        (TypeError, OfAll(4, 3, 2), "OfAll: call the layer"),
+        (ValueError, Routed(4, 1, 2), "has head = 1 and features = 4, but S gives head = 3 and features = 4"),
+    ):
+        layer.pattern = pattern.eval()
+        with pytest.raises(error, match=said):
+            form(layer, x)
+    layer.pattern = Window(3)
+    layer.pattern.register_forward_hook(lambda *arguments: None)
+    with pytest.raises(ValueError, match="a hook hangs on Window, and acts on the mask: call the layer"):
+        form(layer, x)
+    cross = CrossAttention(12, 3, 24).eval()
+    cross.pattern = Routed(4, 3, 2).eval()
+    with pytest.raises(TypeError, match="layer is a CrossAttention, but this form has the keys of x alone"):
+        form(cross, x)
+
+
+@torch.no_grad()
+def test_under_autocast_the_choice_stays_in_float32():
+    x = torch.randn(40, 24, 12)  # many choices: some are close
+    for form in (attend, flex.attend):
+        layer = layers.make("routed", "dense")
+        with torch.autocast("cpu", torch.bfloat16):
+            assert torch.allclose(form(layer, x), layer(x)[0], atol=0.03)
+
+
+def test_an_empty_batch():
+    layer = make("routed", "dot_product", causal=False)
+    assert attend(layer, torch.randn(0, 9, 12, dtype=torch.float64)).shape == (0, 9, 12)
 
 
 @pytest.mark.parametrize("form", [attend, flex.attend])

@@ -7,7 +7,7 @@ import torch
 
 from synth_lib.attention import Attention, Cache, CrossAttention
 from synth_lib.masks import padding
-from synth_lib.sparse.compared import queries_and_keys
+from synth_lib.sparse.compared import Content, queries_and_keys
 from synth_lib.sparse.hashed import EXTRA, Hashed
 from synth_lib.sparse.patterns import Fixed, Pattern, Places, Strided, Window
 from synth_lib.sparse.routed import Routed
@@ -186,6 +186,24 @@ def test_a_cache_changes_nothing(name, score):
         assert torch.equal(step_weights > 0, (weights > 0)[:, :, start:stop, :stop])
 
 
+@pytest.mark.parametrize("score", ["dot_product", "random", "random + dot_product"])
+@pytest.mark.parametrize(("before", "after"), [(None, "xbox"), ("xbox", None), ("routed", "window"),
+                                               ("window", "routed"), ("xbox", "routed"), (None, "window")])  # fmt: skip
+def test_another_pattern_between_two_steps_is_right_or_refused(before, after, score):
+    """What a cache keeps has no names: the tokens of a pattern of content would stand for the values."""
+    layer, x, cache = layer_with("window", score), tokens(), Cache()
+    patterns = [None if name is None else layer_with(name, score).pattern for name in (before, after)]
+    layer.pattern = patterns[0]
+    layer(x[:, :5], cache=cache)
+    kept, layer.pattern = list(cache.entries), patterns[1]
+    if isinstance(patterns[0], Content) == isinstance(patterns[1], Content):
+        assert torch.allclose(layer(x[:, 5:7], cache=cache)[0], layer(x[:, :7])[0][:, 5:], atol=1e-5)
+    else:
+        with pytest.raises(ValueError, match="begun with another layer, score, value or pattern: begin with an empty"):
+            layer(x[:, 5:7], cache=cache)
+        assert cache.length == 5 and all(map(torch.equal, cache.entries, kept))
+
+
 @pytest.mark.parametrize("score", ["dot_product", "dense", "factorized_random", "dense + dot_product"])
 def test_what_is_compared_are_the_factors_of_s(score):
     layer = layer_with("window", score)
@@ -206,6 +224,18 @@ def test_dtypes(name, dtype):
     assert y.dtype == weights.dtype == dtype and y.isfinite().all()
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("name", PATTERNS)
+def test_autocast_changes_no_choice_and_no_centroid(name):
+    """Random compares the tokens themselves; in bfloat16 hashes flip, and a centroid's step is less than rounding."""
+    layer, x = layer_with(name, "random").train(), tokens()
+    other = copy.deepcopy(layer)
+    expected = chosen(layer, x)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(chosen(other, x), expected)
+    assert all(map(torch.equal, other.buffers(), layer.buffers()))
+
+
 @pytest.mark.parametrize("length", [1, 2, 16])
 @pytest.mark.parametrize("name", PATTERNS)
 def test_every_length(name, length):
@@ -217,6 +247,14 @@ def test_compiled(name):
     layer, x = layer_with(name), tokens()
     compiled = torch.compile(layer, fullgraph=True, backend="eager")
     assert torch.equal(compiled(x)[1] > 0, chosen(layer, x))
+
+
+@pytest.mark.parametrize("name", ["fixed", "routed", "routed, nearest", "xbox"])
+def test_exported_for_every_length_below_the_longest(name):
+    layer, length = layer_with(name), torch.export.Dim("length", min=2, max=MAX_LENGTH - 1)
+    program = torch.export.export(layer, (tokens(),), dynamic_shapes=({1: length},)).module()
+    for size in (2, 15):
+        assert torch.equal(program(tokens(length=size))[1] > 0, chosen(layer, tokens(length=size)))
 
 
 def test_vectors_of_zeros():

@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from synth_lib.attention import Attention, CrossAttention
+from synth_lib.sparse.compared import queries_and_keys
 from synth_lib.sparse.routed import Routed
 
 
@@ -104,3 +106,55 @@ def test_k_means_finds_three_heaps():
         pattern.choose(heaps, heaps, torch.ones(1, 1, 60, 60, dtype=torch.bool))
     chosen = pattern.eval().choose(heaps, heaps, torch.ones(1, 1, 60, 60, dtype=torch.bool))
     assert torch.equal(chosen[0, 0], torch.block_diag(*[torch.ones(20, 20)] * 3).bool())
+
+
+PADDED = {
+    "right": torch.arange(7) < torch.tensor([7, 3, 5])[:, None],
+    "left": torch.arange(7) >= torch.tensor([0, 4, 2])[:, None],
+    "one sample": torch.arange(7) < torch.tensor([7, 7, 2])[:, None],
+    "all of a sample": torch.arange(7) < torch.tensor([7, 0, 5])[:, None],
+    "none": torch.ones(3, 7, dtype=torch.bool),
+}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("side", PADDED)
+def test_padding_moves_no_centroid(side, causal):
+    """Queries at padding may attend to tokens, and would pull all centroids to where they lie."""
+    torch.manual_seed(0)
+    layer = Attention(6, 2, 7, "dot_product", causal=causal).double()
+    layer.pattern = Routed(3, 2, 3, decay=0.5).double()
+    x = torch.randn(3, 7, 6, dtype=torch.float64)
+    start = layer.pattern.centroids.clone()
+    queries, keys = (F.normalize(part.double(), dim=-1) for part in queries_and_keys(layer.score, x))
+    layer(x, PADDED[side])
+    expected = followed(start, [(queries, PADDED[side]), (keys, PADDED[side])])
+    assert torch.allclose(layer.pattern.centroids, expected, atol=1e-6)
+
+
+def test_in_cross_attention_each_query_moves_centroids():
+    """It stands at no key, however many more or fewer of those there are."""
+    torch.manual_seed(0)
+    layer = CrossAttention(6, 2, 7).double()
+    layer.pattern = Routed(3, 2, 3, decay=0.5).double()
+    for length in (2, 7):
+        x, memory = torch.randn(3, length, 6, dtype=torch.float64), torch.randn(3, 7, 6, dtype=torch.float64)
+        start = layer.pattern.centroids.clone()
+        queries, keys = (F.normalize(part.double(), dim=-1) for part in queries_and_keys(layer.score, x, memory))
+        layer(x, memory, PADDED["left"])
+        everywhere = torch.ones(3, length, dtype=torch.bool)
+        expected = followed(start, [(queries, everywhere), (keys, PADDED["left"])])
+        assert torch.allclose(layer.pattern.centroids, expected, atol=1e-6)
+
+
+def followed(start, vectors_and_real):
+    """Centroids "head cluster feature" after one step with decay 0.5, in loops over the tokens that are real."""
+    moved = start.clone()
+    for vectors, real in vectors_and_real:
+        for head in range(len(start)):
+            for cluster in range(start.shape[1]):
+                members = [vectors[sample, head, place] for sample, place in real.nonzero().tolist()
+                           if nearest(vectors[sample, head, place], start[head]) == cluster]  # fmt: skip
+                if members:
+                    moved[head, cluster] = 0.75 * moved[head, cluster] + 0.25 * sum(members) / len(members)
+    return moved
