@@ -192,8 +192,8 @@ FLOORS = Exercise(
 
 # 11.2. Plain against fused, forward and backward. The machine is drawn so that there is a crossover, at `wanted`. The
 # check also asks where there is none, with a max_length at the crossover that the answer gives, just below it, and 1,
-# for a crossover several times as far away, on a machine that is faster in all, and on one on which the two floors are
-# equal at one length: its rates are powers of 2, so no time there is rounded.
+# on a machine that is faster in all, and on one on which the two floors are equal at one length: its rates are powers
+# of 2, so no time there is rounded. In one trial of three it asks for a crossover beyond 10,000, where loops may end.
 
 
 PLAIN, KERNEL = (12, 12, 11), (14, 12, 0)  # operations / (l^2 d_head), numbers / (l d_head), numbers / l^2
@@ -215,7 +215,7 @@ def _crossover_inputs(draw):
         "item": item,
         "operations_per_second": bytes_per_second * _balance(d_head, item, wanted),
         "bytes_per_second": bytes_per_second,
-        "max_length": 1600 + draw.integer(1, 400),
+        "max_length": 10 * draw.integer(161, 200) + draw.in_turn((0, 1, 2)),
     }
 
 
@@ -238,7 +238,7 @@ def _crossovers(answer, operations_per_second, max_length, **machine):
     others = {where: ask(operations_per_second=factor * operations_per_second) for where, factor in others.items()}
     d_head, work = TIES[max_length % len(TIES)]
     tie = dict(d_head=d_head, bytes_per_second=2.0**34, operations_per_second=2.0**34 * work / machine["item"])
-    far = 4 * max_length + 0.5
+    far = 10_000 + max_length + 0.5
     far_operations = given["bytes_per_second"] * _balance(machine["d_head"], machine["item"], far)
     faster = dict(
         operations_per_second=1e4 * operations_per_second, bytes_per_second=1e4 * given["bytes_per_second"]
@@ -253,10 +253,11 @@ def _crossovers(answer, operations_per_second, max_length, **machine):
         "where operations are slower, with max_length 1": ask(
             operations_per_second=operations_per_second / 2000, max_length=1
         )[0],
-        f"where operations are faster, with max_length {5 * max_length}": ask(
-            operations_per_second=far_operations, max_length=5 * max_length
-        )[0],
     }
+    if max_length % 10 == 0:
+        first[f"where operations are faster, with max_length {10 * max_length}"] = ask(
+            operations_per_second=far_operations, max_length=10 * max_length
+        )[0]
     all_three = {"on this machine": result, **others}
     plain, fused = ({where: found[part] for where, found in all_three.items()} for part in (1, 2))
     return {where: _in_words(length) for where, length in first.items()}, plain, fused
@@ -408,6 +409,8 @@ CROSSOVER = Exercise(
                 ),
             "the search ends before max_length, which belongs to the lengths that are asked about.":
                 _crossover_with(pick=lambda ahead, max_length: ahead[0] if ahead and ahead[0] < max_length else None),
+            "the search ends at 10,000, but max_length may be larger.":
+                _crossover_with(pick=lambda ahead, max_length: ahead[0] if ahead and ahead[0] <= 10_000 else None),
             "this is the last length at which the fused form is at least as good, not the first at which it is not.":
                 _crossover_with(pick=lambda ahead, max_length: max_length - len(ahead) if ahead else None),
             "this is the last length that was tried: does the loop end when the first one is found?":
