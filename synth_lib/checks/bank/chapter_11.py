@@ -37,13 +37,14 @@ def _floor_inputs(draw):
     many = [(draw.integer(200, 500), draw.integer(501, 900)) for _ in range(3)]
     products = [(draw.integer(3, 7), few[0], *many[0]), (1, many[1][0], few[1], many[1][1]), (2, *many[2], few[2])]
     products += [(batch, *(draw.integer(300, 900) for _ in range(3))) for batch in (draw.integer(2, 5), 1)]
-    item = draw.in_turn([1, 4, 2])
+    item = draw.in_turn([1, 8, 2])
     balance = draw.integer(20, 120)  # operations in the time of one number
     bytes_per_second = 1e9 * draw.integer(11, 99)
     batch, rows, columns = draw.integer(2, 4), draw.integer(500, 700), draw.integer(250, 350)
     for near in (balance * 1.5, balance / 1.5):  # operations for each number that is moved
         inner = round(near / (2 - near * (1 / rows + 1 / (batch * columns))))
         products += [(batch, rows, inner, columns)]
+    products.append(products[0])  # the same product again
     turn = draw.integer(0, 6)
     return {
         "products": products[turn:] + products[:turn],
@@ -208,7 +209,7 @@ def _balance(d_head, item, wanted):
 
 def _crossover_inputs(draw):
     d_head, item = 8 * draw.integer(3, 16), 2 * draw.integer(1, 2)
-    wanted = draw.integer(1001, 1500) + 0.5
+    wanted = 2 * draw.integer(501, 749) + draw.in_turn((0, 1, 1)) + 0.5
     bytes_per_second = 1e9 * draw.integer(11, 99)
     return {
         "d_head": d_head,
@@ -241,7 +242,7 @@ def _crossovers(answer, operations_per_second, max_length, **machine):
     far = 10_000 + max_length + 0.5
     far_operations = given["bytes_per_second"] * _balance(machine["d_head"], machine["item"], far)
     faster = dict(
-        operations_per_second=1e4 * operations_per_second, bytes_per_second=1e4 * given["bytes_per_second"]
+        operations_per_second=1e7 * operations_per_second, bytes_per_second=1e7 * given["bytes_per_second"]
     )
     first = {
         "on this machine": result[0],
@@ -249,7 +250,7 @@ def _crossovers(answer, operations_per_second, max_length, **machine):
         "if max_length is too short": ask(max_length=own - 1)[0],
         "if max_length is just long enough": ask(max_length=own)[0],
         "where the two floors are equal at one length": ask(**tie)[0],
-        "where both are 10,000 times as fast": ask(**faster)[0],
+        "where both are 10 million times as fast": ask(**faster)[0],
         "where operations are slower, with max_length 1": ask(
             operations_per_second=operations_per_second / 2000, max_length=1
         )[0],
