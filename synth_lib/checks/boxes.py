@@ -122,12 +122,12 @@ class ScaledByAll(Opened):
         return super().map(x / x.std())
 
 
-class FirstReadsLast(Opened):
-    """Sample 0 gets the map of the last sample, as an index of -1 does it."""
+class FirstShowsLast(Opened):
+    """Sample 0 shows the map of the last sample, as an index of -1 does it; its y is made with its own."""
 
-    def map(self, x):
-        weights = super().map(x)
-        return torch.cat([weights[-1:], weights[1:]])
+    def forward(self, x):
+        y, weights = super().forward(x)
+        return y, torch.cat([weights[-1:], weights[1:]])
 
 
 class QuerySoftmax(Opened):
@@ -185,11 +185,11 @@ class Neighbours(Dense):
 
 
 class ValuesOfTheLast(Opened):
-    """The last sample but one gets the values of the last, under its own map."""
+    """The last sample but two gets the values of the last, under its own map."""
 
     def values(self, x):
         value = super().values(x)
-        return torch.cat([value[:-2], value[-1:], value[-1:]]) if len(x) > 1 else value
+        return torch.cat([value[:-3], value[-1:], value[-2:]]) if len(x) > 2 else value
 
 
 class FrozenR(Random):
@@ -228,7 +228,7 @@ FAULTS = {  # in short: the S that the layer claims, and the classes that are br
 }
 UNSEEN = {  # not in the lesson, for the exercises
     "scaled by all": ("dense", ScaledByAll),
-    "first reads last": ("dense", FirstReadsLast, DiagonalHidden),
+    "first shows last": ("dense", FirstShowsLast, DiagonalHidden),
     "softmax over the queries": ("dot_product", QuerySoftmax),
     "sharpened": ("factorized_random", Sharpened, OneRow),
     "cut behind": ("random", CutBehind, OutsideR),

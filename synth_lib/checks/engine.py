@@ -189,7 +189,7 @@ class _Answer:
             return _measured(self.exercise, outcome.result, arguments)
         except Exception as error:
             text = " ".join(str(error).split()).removesuffix(".")
-            raise _Stop("wrong", f"Not yet: {text[:300]}.{_sizes(arguments)}") from None
+            raise _Stop("wrong", f"Not yet: {text[:300]}.{_sizes(self.exercise, arguments)}") from None
 
     def message_of(self, outcome, arguments):
         """What to say of a call without a result."""
@@ -209,15 +209,15 @@ class _Answer:
                 return "Your code changes one of its inputs. Make a new one instead."
             case "busy":
                 message = f"The check has not come to an end after {self.seconds} seconds."
-                return f"{message} Is the machine busy? Run it again.{_sizes(arguments)}"
+                return f"{message} Is the machine busy? Run it again.{_sizes(self.exercise, arguments)}"
             case "time":
                 message = f"Your code has not come to an end after {self.seconds} seconds, and was stopped{line}."
                 message += " Does every loop end? A while needs something that changes in each round."
                 message += " If there is no loop, the machine may be busy: run it again."
-                return f"{message}{_sizes(arguments)}"
+                return f"{message}{_sizes(self.exercise, arguments)}"
         known = next((mistake for mistake in self.exercise.wrong if _raises(mistake, outcome)), None)
         known = f" {_sentence([known.diagnosis], [known.section])}" if known else ""
-        return f"Your code stops{line} {_with(outcome.text)}{_sizes(arguments)}{known}"
+        return f"Your code stops{line} {_with(outcome.text)}{_sizes(self.exercise, arguments)}{known}"
 
 
 def _beside(outcomes, most):
@@ -259,7 +259,7 @@ def _judged(exercise, call, seed):
     fixed = comparable and not any(differ(result, results[0]) for result in results[1:])
     if fixed and any(differ(right, expected[0]) for right in expected[1:]):
         message = f"{message} It gives the same for other inputs: do you use the arguments, and nothing from outside?"
-    return "wrong", f"Not yet: {message}{_sizes(arguments)}"
+    return "wrong", f"Not yet: {message}{_sizes(exercise, arguments)}"
 
 
 def _kept(exercise, call, seed, first, right):
@@ -433,8 +433,28 @@ def _with(text):
     return f"{text}." if len(text) <= 300 else text[:300] + " ..."
 
 
-def _sizes(arguments):
-    """' (with x (2, 5, 12), max_length 7)': on which inputs it happened."""
+def _sizes(exercise, arguments):
+    """' (Inputs: x (2, 5, 12), max_length 7.)': on which inputs it happened; "" where it may have been on others."""
+    listed = _listed(arguments)
+    return listed if listed and not _asks_elsewhere(exercise) else ""
+
+
+@functools.cache
+def _asks_elsewhere(exercise):
+    """Whether `run` also asks the answer about inputs of other sizes: what is said may be about those."""
+    arguments, asked = exercise.inputs(Draw(0)), []
+
+    def noted(*values, **named):
+        named = dict(zip(arguments, values, strict=False)) | named
+        asked.append(_listed({name: named.get(name, value) for name, value in arguments.items()}))
+        return exercise.right[0](**named)
+
+    own = _listed(arguments)
+    exercise.run(noted, **arguments)
+    return any(one != own for one in asked)
+
+
+def _listed(arguments):
     sizes = [
         f"{name} {tuple(value.shape) if isinstance(value, torch.Tensor) else value}"
         for name, value in arguments.items()

@@ -29,7 +29,7 @@ CONVICTED_BY = {
     "one row": ("rank",),
     "first sample": ("batch", "learns"),
     "scaled by all": ("batch", "reads"),
-    "first reads last": ("batch", "learns"),
+    "first shows last": ("batch", "learns"),
     "softmax over the queries": ("rows", "rank"),
     "sharpened": ("rows",),
     "cut behind": ("rows", "count", "saved"),

@@ -340,6 +340,21 @@ def test_mistake_on_some_inputs_only_is_not_named():
 # --- code that misbehaves ---
 
 
+def test_inputs_are_told_only_where_the_message_cannot_be_about_others():
+    """The check of 12.5 asks for every number of columns, whatever is drawn."""
+
+    def too_short_for_8(columns):
+        return [0] * 6 + [1, 1] if columns == 8 else [1, 0, 0, 1] + [1] * (columns - 5) + [0]
+
+    def stops_at_8(columns):
+        return [1, 0, 0, 1] + [1] * (columns - 5) + [0][columns == 8]
+
+    said = "Not yet: with 8 columns the mask has 2 tokens, but must have at least three."
+    assert check("12.5", too_short_for_8).message == said
+    assert "Inputs" not in check("12.5", stops_at_8).message
+    assert "(Inputs: x (" in check("02.1", lambda x, W1, b1, W2, b2: x).message
+
+
 def test_error_is_told_with_the_sizes_of_the_inputs():
     def answer(scores, scale):
         doubled = scores + scores

@@ -301,8 +301,9 @@ COUNT_PRODUCTS = Exercise(
 
 
 # 04.3. The positions come in no order, and are neither the first nor the last ones. One trial has one sentence with one
-# token, and positions that come again, one has one head and one position, one as many positions as tokens. The hidden
-# numbers reach far above 6.
+# token, and positions that come again, one has one head and one position, one as many positions as tokens. These two
+# with a single token or head have scores above 10,000 and below -10,000, of one sign, so that no rounding is in them.
+# The others have short lists of one length, of one number, and many tokens.
 
 
 def _score_inputs(draw):
@@ -313,9 +314,14 @@ def _score_inputs(draw):
         key, length = draw.integer(3, every - 2), draw.integer(2, 9)
         if key != length and not {key, length} & {every, *sizes.values()}:
             break
-    one = draw.in_turn([{}, {"batch": 1, "length": 1}, {"head": 1}, {"length": 12}])
-    sizes |= one | {"d_model": one.get("head", sizes["head"]) * sizes["d_head"]}
-    head, d_head, d_model, length = sizes["head"], sizes["d_head"], sizes["d_model"], one.get("length", length)
+    one = draw.in_turn([
+        {}, {"batch": 1, "length": 1}, {"head": 1}, {"length": 12}, {"tile": 3, "repeat": 3},
+        {"tile": 1, "d_head": 1}, {"repeat": 1, "tile": 5, "length": 40},
+    ])  # fmt: skip
+    sizes |= one
+    head, d_head, length = sizes["head"], sizes["d_head"], one.get("length", length)
+    tile, repeats, d_model = sizes["tile"], sizes["repeat"], head * d_head
+    every = tile * repeats
     positions = torch.arange(every)
     while positions.equal(positions.sort().values):
         positions = draw.normal(every).argsort()[:key]
@@ -324,8 +330,8 @@ def _score_inputs(draw):
     elif "batch" in one:
         positions = torch.cat([positions, positions[:2]])
     elif one:
-        positions = positions.repeat(4)[:12]
-    return {
+        positions = positions.repeat(12)[:12]
+    arguments = {
         "x": 4 * draw.normal(sizes["batch"], length, d_model),
         "W1": draw.normal(d_model, d_model) / sqrt(d_model),
         "b1": draw.normal(d_model),
@@ -335,6 +341,10 @@ def _score_inputs(draw):
         "bB": draw.normal(head, repeats),
         "positions": positions,
     }
+    if sign := 1 if "batch" in one else -1 if "head" in one else 0:
+        arguments |= {"x": 100 * arguments["x"].abs(), "W1": arguments["W1"].abs(), "WA": arguments["WA"].abs()}
+        arguments["WB"] = sign * arguments["WB"].abs()
+    return arguments
 
 
 SPLIT = "batch query (head d_head) -> batch head query d_head"
@@ -394,7 +404,7 @@ SCORES_AT = Exercise(
     minutes=22,
     level="medium",
     inputs=_score_inputs,
-    trials=4,
+    trials=7,
     returns="batch head query key",
     right=(_scores_picked, _scores_torch, _scores_in_loops, _picked(_all_positions)),
     wrong=mistakes({
@@ -447,6 +457,18 @@ SCORES_AT = Exercise(
                 lambda x, W1, b1, WA, bA, WB, bB, positions: _scores_torch(
                     x, W1, b1, WA, bA, WB, bB, positions
                 ).softmax(dim=-1),
+            "scores above 100 or below -100 are cut off there; a score may be as large as it comes.":
+                lambda x, W1, b1, WA, bA, WB, bB, positions: _scores_torch(
+                    x, W1, b1, WA, bA, WB, bB, positions
+                ).clamp(-100, 100),
+            "no more positions are answered than the layer has; some may come again.":
+                lambda x, W1, b1, WA, bA, WB, bB, positions: _scores_torch(
+                    x, W1, b1, WA, bA, WB, bB, positions[: WA.shape[-1] * WB.shape[-1]]
+                ),
+            "axes of size 1 are gone: squeeze also removes the axis of one sentence, head, token or position.":
+                lambda x, W1, b1, WA, bA, WB, bB, positions: _scores_torch(
+                    x, W1, b1, WA, bA, WB, bB, positions
+                ).squeeze(),
             "these are weights over all positions, of which some are picked. Scores are asked for.":
                 _picked(lambda *inputs: _all_positions(*inputs).softmax(dim=-1)),
         },
@@ -520,7 +542,8 @@ SCORES_AT = Exercise(
 # so that a message names the one length that it is about.
 
 
-ENDS = (401, 443, 487, 601, 652, 705, 901, 963, 1027)  # the best is at + 7, at + 8, and would be at + 9
+# The best is at + 7, at + 8, and would be at + 9; then it is the square of 31, and of 32; then comes the last one.
+ENDS = (401, 443, 487, 601, 652, 705, 901, 963, 1027, 961, 1024, 1100)
 
 
 def _length_inputs(draw):
@@ -614,6 +637,8 @@ BEST_LENGTH = Exercise(
                 lambda longest: min(_window(longest + 1, 8), key=_outputs),
             "of lengths that cost the same it takes the longest one (or that with the smallest b).":
                 lambda longest: min(reversed(_window(longest)), key=_outputs),
+            "a is looked for among the numbers up to 31, but the root of the largest lengths is above that.":
+                lambda longest: min((found for found in _window(longest) if found[1] <= 31), key=_outputs),
             "it takes the most parameters instead of the fewest.": _best_by_key(lambda found: -_outputs(found)),
             "the three numbers are right, but a should be the smaller one of the pair.":
                 lambda longest: (found := _best_in_loops(longest))[:1] + found[:0:-1],
@@ -732,6 +757,7 @@ def _made_run(answer, scores, a):
         "rows with zeros": answer(scores=_rows_with_zeros(a, b), a=a),
         "rows near the limit": answer(scores=_rows_near_the_limit(a, b), a=a),
         "one row, an A of one number": answer(scores=scores[:1].clone(), a=1),
+        "rows with a B of one number": answer(scores=scores[:2].clone(), a=scores.shape[1]),
     }
 
 
@@ -842,6 +868,8 @@ CAN_BE_MADE = Exercise(
                 lambda scores, a: _all_small(_first_minors(_folded(scores, a)[:, :, :2])),
             "only the first two rows of the picture are looked at.":
                 lambda scores, a: _all_small(_first_minors(_folded(scores, a)[:, :2])),
+            "a picture of one row is refused; every row is a multiple of itself.":
+                lambda scores, a: _made_by_rank(scores, a) & (scores.shape[1] > a),
             "the last row of the picture is left out.": lambda scores, a: _rank_at_most(1, _folded(scores, a)[:, :-1]),
             "the last column of the picture is left out.":
                 lambda scores, a: _rank_at_most(1, _folded(scores, a)[:, :, :-1]),
@@ -949,6 +977,8 @@ def _pattern_inputs(draw):
 def _shares(answer, wanted):
     """For each pattern, what came of it in words."""
     wanted = dict(wanted)
+    wanted["a picture of one row"] = torch.tensor([[True, False, True, True]])
+    wanted["a picture of one position"] = torch.tensor([[True]])
     wanted["a picture of one column"] = torch.tensor([[True], [False], [True], [True], [False]])
     for name, places in {"two blocks in 5 columns": [1, 1, 2, 0], "a diagonal in 5 columns": [1, 2, 4, 0]}.items():
         wanted[name] = torch.tensor(places)[:, None] & torch.tensor([1, 2, 0, 4, 1]) > 0
@@ -1061,6 +1091,8 @@ LISTS_FOR = Exercise(
             "no number is 0; some patterns need one.": lambda wanted: _lists_tried(wanted, (-4.0, 4.0)),
             "each row and column with a wanted position gets a large number, so crossing positions win, too.":
                 _bounding_block,
+            "a picture of one row is given up; there A alone chooses.":
+                lambda wanted: _lists_by_pattern(wanted) if len(wanted) > 1 else None,
             "it says None for all.": lambda wanted: None,
         },
         DIAGONAL: {

@@ -33,14 +33,33 @@ EXERCISE_NOBODY = "Stretch 06.5: the position that nobody wants"
 # positions, and one row is forbidden whole by two of them together. In the row before it the two parts with the
 # largest alphas all but insist on different positions, so that the products sum to far less than 0.000001: a floor
 # under that sum is found out. In turn the batch, the heads and no axis are 1, and there are three parts, two and five,
-# of which one has an alpha of nearly 0.
+# of which one has an alpha of nearly 0. Then comes one part alone with one number, and last two parts with large
+# logits and with more keys than queries: one part forbids a whole row by itself, and in another row the two disagree
+# so much that no floor above 1e-15 is low enough.
 
 
 def _mixed_inputs(draw):
+    return draw.in_turn([_mixed_of_many, _mixed_of_many, _mixed_of_many, _mixed_of_one, _mixed_far_apart])(draw)
+
+
+def _mixed_of_one(draw):
+    return {"maps": [draw.normal(1, 1, 1, 1).softmax(dim=-1)], "logits": draw.normal(1)}
+
+
+def _mixed_far_apart(draw):
+    scores = [draw.normal(1, 2, 3, 6), draw.normal(4, 2, 3, 6)]
+    scores[0][:, :, 0], scores[1][:, :, 0] = draw.normal(6), draw.normal(6)
+    scores[0][:, :, 0, 1] = scores[1][:, :, 0, 4] = 72.0  # the largest product is below exp(-32)
+    maps = [score.softmax(dim=-1) for score in scores]
+    maps[0][:, :, -1] = 0.0
+    return {"maps": maps, "logits": 100 + 0.05 * draw.normal(2)}
+
+
+def _mixed_of_many(draw):
     sizes = draw.sizes("batch head", low=2, high=5)
-    sizes[draw.in_turn(("batch", "head", "nothing"))] = 1
-    length = draw.integer(6, 8)
-    number, length = draw.in_turn([(3, length), (2, length), (5, 8)])  # in all rows but one, some positions are left
+    one, number = draw.in_turn([("batch", 3), ("head", 2), ("nothing", 5), None, None])
+    sizes[one] = 1
+    length = draw.integer(6, 8) if number < 5 else 8  # in all rows but one, some positions are left
     shared = draw.integer(0, number - 2)  # not the last one: its shape would betray a loop that keeps only that
     scores = [
         draw.normal(1 if n == shared else sizes["batch"], sizes["head"], length, length) for n in range(number)
@@ -89,8 +108,31 @@ def _mixed_logarithms(maps, logits):
 def _mixed_stack(maps, logits):
     stacked = torch.stack(torch.broadcast_tensors(*maps), dim=-1)
     forbidden = (stacked == 0).any(dim=-1)
-    mixed = stacked.clamp(min=1e-30).log() @ (logits.exp() / logits.exp().sum())
+    powers = (logits - logits.max()).exp()
+    mixed = stacked.clamp(min=1e-37).log() @ (powers / powers.sum())
     return mixed.masked_fill(forbidden, -1e9).softmax(dim=-1) * ~forbidden
+
+
+def _mixed_two_then_more(maps, logits):
+    alphas = logits.softmax(dim=0)
+    mixed = alphas[0] * maps[0].log() + alphas[1] * maps[1].log()
+    return _map_of(mixed + _mix(_logarithms(maps[2:]), alphas[2:]))
+
+
+def _mixed_without_forbidden_rows(maps, logits):
+    maps = [torch.where((weights == 0).all(dim=-1, keepdim=True), 1.0, weights) for weights in maps]
+    return _mixed_product(maps, logits)
+
+
+def _mixed_from(smallest):
+    """Weights below `smallest` count as that; what is forbidden stays so."""
+
+    def mixed(maps, logits):
+        stacked = torch.stack(torch.broadcast_tensors(*maps), dim=-1)
+        scores = stacked.clamp(min=smallest).log() @ logits.softmax(dim=0)
+        return _map_of(scores.masked_fill((stacked == 0).any(dim=-1), float("-inf")))
+
+    return mixed
 
 
 def _mixed_with(alphas):
@@ -104,6 +146,7 @@ MIXED_MAP = Exercise(
     minutes=20,
     level="medium",
     inputs=_mixed_inputs,
+    trials=5,
     returns="batch head query key",
     properties=(RowsSumTo1(),),
     right=(_mixed_product, _mixed_logarithms, _mixed_stack),
@@ -134,6 +177,8 @@ MIXED_MAP = Exercise(
             "the alphas are exponentials that are not divided by their sum.": _mixed_with(torch.exp),
             "the logits go through two softmaxes before they become alphas.":
                 _mixed_with(lambda logits: logits.softmax(dim=0).softmax(dim=0)),
+            "the powers of e of large logits are infinite, and infinite by infinite is NaN.":
+                _mixed_with(lambda logits: logits.exp() / logits.exp().sum()),
             "every part gets the same alpha, and the logits are not used.":
                 _mixed_with(lambda logits: torch.ones(len(logits)) / len(logits)),
         },
@@ -174,8 +219,23 @@ MIXED_MAP = Exercise(
                 lambda maps, logits: _mixed_product(maps, logits, floor=1e-6),
             "0.000001 is added to the sum of a row; where parts disagree, the sum itself can be smaller than that.":
                 lambda maps, logits: _mixed_product(maps, logits, added=1e-6),
+            "the sum of a row is kept from falling below 1e-12 (or that is added to it); where parts disagree, it can "
+            "be smaller.":
+                lambda maps, logits: _mixed_product(maps, logits, floor=1e-12),
+            "a weight below 1e-12 is taken for 1e-12; a small weight is still a weight of its own.":
+                _mixed_from(1e-12),
+            "a row that one part forbids whole counts as if that part said nothing; it stays forbidden.":
+                _mixed_without_forbidden_rows,
+            "axes of size 1 are gone: squeeze also removes the batch of one, the only head, or the only position.":
+                lambda maps, logits: _mixed_product(maps, logits).squeeze(),
+            "the map is given as many keys as queries; it may have more.":
+                lambda maps, logits: _mixed_product(maps, logits)[..., : maps[0].shape[2]],
         },
-    }),
+    }) + mistakes({
+        ANY: {
+            "it takes two parts for granted; there may be one alone.": _mixed_two_then_more,
+        },
+    }, error=IndexError),
 )  # fmt: skip
 
 
@@ -266,6 +326,10 @@ def _last_number(x):
     return _every_key(x[..., -1])
 
 
+def _middle_number(x):
+    return _every_key(x[..., x.shape[-1] // 2])
+
+
 def _changes_cancel(x):
     numbers = _every_key(x.sum(dim=-1))
     signs = torch.zeros(x.shape[1])
@@ -275,6 +339,10 @@ def _changes_cancel(x):
 
 def _only_key_1(x):
     return _every_key(x.sum(dim=-1)) * (torch.arange(x.shape[1]) == 1)
+
+
+def _only_last_key(x):
+    return _every_key(x.sum(dim=-1)) * (torch.arange(x.shape[1]) == x.shape[1] - 1)
 
 
 def _only_diagonal(x):
@@ -405,8 +473,8 @@ def _size_alone(x):
 FAMILY = (
     _dot_product, _dense, _random, _random_copied, _random_and_dense, _last_head_dense, _left_neighbour,
     _last_row_reads_first_token, _first_row_reads_last_token, _first_row_reads_token_1, _first_row_reads_token_2,
-    _last_row_reads_itself, _last_number, _first_number,
-    _changes_cancel, _only_key_1, _only_diagonal, _only_up, _only_down, _sentence_up, _sentence_down,
+    _last_row_reads_itself, _last_number, _first_number, _middle_number,
+    _changes_cancel, _only_key_1, _only_last_key, _only_diagonal, _only_up, _only_down, _sentence_up, _sentence_down,
     _quiet, _trembling, _rounding, _token_0_alone, _above_the_limit, _well_above_the_limit,
     _above_the_limit_on_large_scores, _below_the_limit, _one_entry, _rounded_dot_product, _rounded_dense, _detached,
     _highest_key, _behind_a_layer_norm, _behind_a_rounded_layer_norm, _squares_behind_a_layer_norm,
@@ -415,7 +483,7 @@ FAMILY = (
 )  # fmt: skip
 
 
-OF_ONE_TOKEN = (_dot_product, _dense, _random, _random_copied, _last_head_dense, _quiet)
+OF_ONE_TOKEN = (_dot_product, _dense, _random, _random_copied, _last_head_dense, _quiet, _first_number)
 OF_TWO_PLAIN_TOKENS = (
     _dot_product, _random_copied, _first_row_reads_token_1, _first_row_reads_token_2, _last_row_reads_first_token,
     _first_row_reads_last_token,
@@ -423,12 +491,17 @@ OF_TWO_PLAIN_TOKENS = (
 
 
 def _row_inputs(draw):
-    """In turn all functions; some with sentences of one token; some with longer ones that have plain tokens."""
-    sizes = draw.sizes("length d_model", low=4, high=6)
-    length, family = draw.in_turn([(sizes["length"], FAMILY), (1, OF_ONE_TOKEN), (9, OF_TWO_PLAIN_TOKENS)])
-    x, other = (draw.normal(1, length, sizes["d_model"]) for _ in range(2))
+    """In turn all functions; some with sentences of one token; some with longer ones that have plain tokens.
+
+    d_model is even: a change by 1, -1, 1, ... adds up to nothing.
+    """
+    d_model, length = 2 * draw.integer(2, 3), 5
+    length, family = draw.in_turn([(length, FAMILY), (1, OF_ONE_TOKEN), (9, OF_TWO_PLAIN_TOKENS)])
+    x, other = (draw.normal(1, length, d_model) for _ in range(2))
     if length > 1:
         other[:, 0] = x[:, 0]
+    else:
+        other[..., 0] = x[..., 0]
     if family is OF_TWO_PLAIN_TOKENS:
         x[:, 1], x[:, 2] = 0.0, 1.0
     return {"score": {one.__name__[1:]: one for one in family}, "x": x, "other": other}
@@ -527,6 +600,10 @@ def _made_by(function):
         return moved
 
     return change
+
+
+def _up_and_down(token):
+    return token + (-1.0) ** torch.arange(token.shape[-1])
 
 
 def _row_with_tokens_of_other(score, x, other):
@@ -645,6 +722,12 @@ TABLE_ROW = Exercise(
                 _row_with(lambda score, x: _reads(score, x, change=_add_to(slice(0, 1)))),
             "some numbers of the token are not changed, the first one among them; a score may read that one alone.":
                 _row_with(lambda score, x: _reads(score, x, change=_add_to(slice(-1, None)))),
+            "only the first and the last number of the token change; a score may read one between them alone.":
+                _row_with(lambda score, x: _reads(score, x, change=_add_to([0, -1]))),
+            "the last key of each row is not watched; it may be the only one that moves.":
+                _row_with(
+                    lambda score, x: _changes(score, x)[:, :, : max(1, x.shape[1] - 1)].abs().amax(dim=(0, 2)) > 1e-5
+                ),
             "only head 0 is watched.": _row_with(lambda score, x: _changes(score, x)[:1].abs().amax(dim=(0, 2)) > 1e-5),
             "only key 0 of each row is watched.":
                 _row_with(lambda score, x: _changes(score, x)[:, :, 0].abs().amax(dim=0) > 1e-5),
@@ -699,6 +782,8 @@ TABLE_ROW = Exercise(
                 _row_with(lambda score, x: _reads(score, x, change=_add_to(slice(None)))),
             "every number of the token changes by the same large amount; a layer norm leaves only rounding of it.":
                 _row_with(lambda score, x: _reads(score, x, change=_add_to(slice(None), 1000.0))),
+            "the numbers of the token go up and down by 1 in turn; a score that adds them up does not see that.":
+                _row_with(lambda score, x: _reads(score, x, change=_made_by(_up_and_down))),
             "the token becomes all zeros; one that is so already does not change.":
                 _row_with(lambda score, x: _reads(score, x, change=_made_by(torch.zeros_like))),
             "the token becomes all ones; one that is so already does not change.":
@@ -761,7 +846,7 @@ def _budget_inputs(draw):
     names = [*NAMES[first:], *NAMES[:first]]
     if draw.in_turn((False, False, True, False)):
         names = [name for name in names if name != "random"]
-    longest = draw.in_turn((draw.integer(35, 70), draw.integer(901, 998), draw.integer(35, 70), 1))
+    longest = draw.in_turn((draw.integer(35, 70), 999, draw.integer(35, 70), 1))
     room = [_bill(names, d_model, head, longest + more, rank) for more in (0, 1)]
     budget = draw.in_turn((room[0], room[1] - 1, sum(room) // 2, room[0]))
     return {"names": names, "d_model": d_model, "head": head, "rank": rank, "budget": budget}
@@ -852,6 +937,11 @@ def _below_the_budget(names, d_model, head, rank, budget):
     return _longest(lambda length: _bill(names, d_model, head, length, rank), budget, fits=int.__lt__)
 
 
+def _up_to_998(names, d_model, head, rank, budget):
+    longest = min(998, _longest_halved(names, d_model, head, rank, budget)[0])
+    return longest, budget - _bill(names, d_model, head, longest, rank)
+
+
 def _one_too_long(names, d_model, head, rank, budget):
     longest = _longest_halved(names, d_model, head, rank, budget)[0] + 1
     return longest, budget - _bill(names, d_model, head, longest, rank)
@@ -885,6 +975,7 @@ LONGEST = Exercise(
         },
         EXERCISE_LENGTH: {
             "the budget is never used up; it may be.": _below_the_budget,
+            "the search ends one too early: below 1000 every length may be the one.": _up_to_998,
             "this length is the first that does not fit.": _one_too_long,
             "what is left is computed for the first length that does not fit.": _left_of_the_next,
             "the second number is what is spent, not what is left.": _the_bill_itself,
@@ -965,14 +1056,24 @@ LONGEST = Exercise(
 
 
 # 06.4. One width is that of the paper, one that of the listing, one is larger than both, and one occurs twice. One
-# printed number has no whole width, one is too small for any, and one has a width far below 1.
+# printed number has no whole width, one is too small for any, and one has a width far below 1. Then a listing of one
+# layer with more positions than features, a long one with as many, a wide layer whose numbers 32 bits round, and none.
 
 
 def _width_inputs(draw):
+    listing = draw.in_turn([
+        None,
+        {"printed": [_listed(5, 4, 9)], "d_model": 4, "max_length": 9},
+        {"printed": [_listed(width, 6, 6) for width in range(-39, 60, 6)], "d_model": 6, "max_length": 6},
+        {"printed": [_listed(0, 5000, 512) + 4001], "d_model": 5000, "max_length": 512},
+        {"printed": [], "d_model": 7, "max_length": 3},
+    ])
+    if listing:
+        return listing
     sizes = draw.sizes("head d_head max_length", low=3, high=9)
     d_model, max_length = sizes["d_model"], sizes["max_length"]
     other = draw.integer(max_length + 1, d_model - 1)
-    widths = (other, d_model, max_length, 2 * d_model + 1, d_model, -2)
+    widths = (other, d_model, max_length, 40 * d_model + 1, d_model, -2)
     whole = [_listed(width, d_model, max_length) for width in widths] + [_listed(0, d_model, max_length) + 1]
     whole_step = _listed(1, d_model, max_length) - _listed(0, d_model, max_length)
     part = draw.in_turn((0.3, 0.7))  # of a step: rounding goes down and up
@@ -998,7 +1099,7 @@ def _widths_line(printed, d_model, max_length):
 def _widths_halving(printed, d_model, max_length):
     answer = []
     for number in printed:
-        low, high = -10.0, float(number)
+        low, high = -100.0, abs(number) + 1.0
         for _ in range(80):
             middle = (low + high) / 2
             low, high = (middle, high) if _listed(middle, d_model, max_length) < number else (low, middle)
@@ -1037,6 +1138,7 @@ WIDTHS = Exercise(
     level="medium",
     inputs=_width_inputs,
     returns="a float for each layer",
+    trials=5,
     run=_layer_by_layer,
     right=(_widths, _widths_line, _widths_halving),
     wrong=mistakes({
@@ -1066,6 +1168,13 @@ WIDTHS = Exercise(
                 lambda printed, d_model, max_length: [round(one, 2) for one in _widths(printed, d_model, max_length)],
             "a width below 0 becomes 0; it tells that the layer is built in another way.":
                 lambda printed, d_model, max_length: [max(0.0, one) for one in _widths(printed, d_model, max_length)],
+            "a width is kept from falling below -2; it tells how far this layer is from any width.":
+                lambda printed, d_model, max_length: [max(-2.0, one) for one in _widths(printed, d_model, max_length)],
+            "numbers of 32 bits are too coarse: the parameters of a wide layer are rounded before you subtract.":
+                lambda printed, d_model, max_length: (
+                    (torch.tensor(printed, dtype=torch.float32) - _offset(d_model, max_length))
+                    / _step(d_model, max_length)
+                ).tolist(),
             "one projection too many is taken off, an output projection; the listing has only the values.":
                 _widths_with(lambda d_model, max_length: 2 * (d_model**2 + d_model) + max_length),
             "the second layer is forgotten, but its matrix has h columns too.":

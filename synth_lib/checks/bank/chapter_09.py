@@ -383,8 +383,8 @@ EXPLAIN = Exercise(
 
 
 # 09.3. The order is no turn and does not undo itself; of more than two tokens it leaves token 0 at its place, and the
-# last feature is the same in all tokens: scores that look at these keep their law for this x and this order alone. One
-# trial has one head, one two tokens alone.
+# last feature is the same in all tokens: scores that look at these keep their law for this x and this order alone. Two
+# trials have one head, one of them two tokens alone; there are always fewer heads than tokens.
 
 
 def _law(reads, draw, head, length, d_model, scale=1.0):
@@ -400,10 +400,9 @@ def _law(reads, draw, head, length, d_model, scale=1.0):
 
 def _moves_inputs(draw):
     sizes = draw.sizes("head length d_model", low=4, high=7)
-    head, length, d_model = draw.in_turn(
-        [(sizes["head"], sizes["length"], sizes["d_model"]), (1, sizes["length"], sizes["d_model"]),
-         (sizes["head"], 2, sizes["d_model"])]
-    )  # fmt: skip
+    fewer, more = sorted((sizes["head"], sizes["length"]))
+    head, length = draw.in_turn([(fewer, more), (1, more), (1, 2)])
+    d_model = sizes["d_model"]
     x = draw.normal(length, d_model)
     x[:, -1] = 0.7
     order = torch.arange(length).roll(1)
@@ -533,6 +532,17 @@ def _all_heads(laws_of_all):
     return lambda score, x, order: [laws_of_all(_moves_right(score, x, order))] * len(score(x))
 
 
+def _heads_ordered(before, order):
+    moved_heads = before[order]
+    return {EVERY_TOKEN: moved_heads[:, order], OWN_TOKEN: moved_heads}
+
+
+def _all_heads_close(score, x, order):
+    before, after = score(x), score(x[order])
+    kept = [law for law in LAWS if torch.allclose(after, moved(before, order, law), atol=1e-4)]
+    return [kept] * len(before)
+
+
 MOVES_LIKE = Exercise(
     key="09.3",
     title="who moves with whom",
@@ -551,6 +561,8 @@ MOVES_LIKE = Exercise(
                 _moves_with(lambda before, order: {OWN_TOKEN: before[:, :, order]}),
             "for the own token rows and columns are moved; the columns stay.":
                 _moves_with(lambda before, order: {OWN_TOKEN: before[:, order][:, :, order]}),
+            "the columns are moved in both laws; the rows go with the tokens in either.":
+                _moves_with(lambda before, order: {law: before[:, :, order] for law in (EVERY_TOKEN, OWN_TOKEN)}),
             "it moves the first scores by the order that undoes this one.":
                 _moves_with(lambda before, order: {law: moved(before, order.argsort(), law) for law in LAWS}),
             "the features of a token change places, not the tokens.":
@@ -570,6 +582,8 @@ MOVES_LIKE = Exercise(
             "all heads get the laws of head 0.": _all_heads(lambda heads: heads[0]),
             "all heads are compared together; each should be asked by itself.":
                 _all_heads(lambda heads: [law for law in LAWS if all(law in laws for laws in heads)]),
+            "all heads are compared together, and the limit grows with the scores; ask each head by itself.":
+                _all_heads_close,
             "a law that one head keeps is given to all.":
                 _all_heads(lambda heads: [law for law in LAWS if any(law in laws for laws in heads)]),
             "the limit is too large: a small difference is missed.":
@@ -591,7 +605,12 @@ MOVES_LIKE = Exercise(
             "every head keeps every law: do the tokens change places, and are numbers compared, not sizes?":
                 _moves_with(near=_head_by_head(lambda one, other: one.shape == other.shape)),
         },
-    }),
+    }) + mistakes({
+        MOVES: {
+            "the order is meant for the tokens, but goes along the first axis of the scores, the heads.":
+                _moves_with(_heads_ordered),
+        },
+    }, error="is out of bounds for dimension 0"),
 )  # fmt: skip
 
 
@@ -966,6 +985,10 @@ def _map_learns(box, claim, x, y, weights, order):
     return all(one is None or bool((one != 0).all()) for one in given)
 
 
+def _batch_of_y(box, claim, x, y, weights, order):
+    return all((box.run(one[None])[0][0] - y[n]).abs().max() < 1e-3 for n, one in enumerate(x))
+
+
 def _batch_exactly(box, claim, x, y, weights, order):
     return all(torch.equal(box.run(x[n : n + 1])[0][0], y[n]) for n in range(4))
 
@@ -1066,6 +1089,8 @@ VERDICT = Exercise(
             "no box is found by company: is a sample run alone and among others that differ, and is the limit small?":
                 _without("batch"),
             "only sample 0 is run alone; the others may be disturbed.": _verdict_with(batch=_batch_of(0)),
+            "y alone is compared, alone and in company; a map can be another sample's, and y right.":
+                _verdict_with(batch=_batch_of_y),
             "sample 0 is not run alone, or another question comes first; it may be the one that is disturbed.":
                 _verdict_with(batch=_batch_of(-1)),
         },
@@ -1076,8 +1101,8 @@ VERDICT = Exercise(
                 _verdict_with(moves=_moves_ordered(lambda order: order.roll(1))),
         },
         EXERCISE_ALONE: {
-            "a later sample is disturbed, or its y alone, and it is missed: is each sample run alone, and are y and "
-            "map compared?": _verdict_with(batch=_batch_of(0, 1)),
+            "a later sample is disturbed, or its y alone, and it is missed: is each of four samples or more run alone, "
+            "and are y and map compared?": _verdict_with(batch=_batch_of(0, 1)),
         },
         DERIVATIVES: {
             "nobody asks whether every single number has a gradient; a tensor with some is not enough.":

@@ -37,13 +37,14 @@ def _floor_inputs(draw):
     many = [(draw.integer(200, 500), draw.integer(501, 900)) for _ in range(3)]
     products = [(draw.integer(3, 7), few[0], *many[0]), (1, many[1][0], few[1], many[1][1]), (2, *many[2], few[2])]
     products += [(batch, *(draw.integer(300, 900) for _ in range(3))) for batch in (draw.integer(2, 5), 1)]
-    item = draw.in_turn([1, 4, 2])
+    item = draw.in_turn([1, 8, 2])
     balance = draw.integer(20, 120)  # operations in the time of one number
     bytes_per_second = 1e9 * draw.integer(11, 99)
     batch, rows, columns = draw.integer(2, 4), draw.integer(500, 700), draw.integer(250, 350)
     for near in (balance * 1.5, balance / 1.5):  # operations for each number that is moved
         inner = round(near / (2 - near * (1 / rows + 1 / (batch * columns))))
         products += [(batch, rows, inner, columns)]
+    products.append(products[0])  # the same product again
     turn = draw.integer(0, 6)
     return {
         "products": products[turn:] + products[:turn],
@@ -192,8 +193,8 @@ FLOORS = Exercise(
 
 # 11.2. Plain against fused, forward and backward. The machine is drawn so that there is a crossover, at `wanted`. The
 # check also asks where there is none, with a max_length at the crossover that the answer gives, just below it, and 1,
-# for a crossover several times as far away, on a machine that is faster in all, and on one on which the two floors are
-# equal at one length: its rates are powers of 2, so no time there is rounded.
+# on a machine that is faster in all, and on one on which the two floors are equal at one length: its rates are powers
+# of 2, so no time there is rounded. In one trial of three it asks for a crossover beyond 10,000, where loops may end.
 
 
 PLAIN, KERNEL = (12, 12, 11), (14, 12, 0)  # operations / (l^2 d_head), numbers / (l d_head), numbers / l^2
@@ -208,14 +209,14 @@ def _balance(d_head, item, wanted):
 
 def _crossover_inputs(draw):
     d_head, item = 8 * draw.integer(3, 16), 2 * draw.integer(1, 2)
-    wanted = draw.integer(1001, 1500) + 0.5
+    wanted = 2 * draw.integer(501, 749) + draw.in_turn((0, 1, 1)) + 0.5
     bytes_per_second = 1e9 * draw.integer(11, 99)
     return {
         "d_head": d_head,
         "item": item,
         "operations_per_second": bytes_per_second * _balance(d_head, item, wanted),
         "bytes_per_second": bytes_per_second,
-        "max_length": 1600 + draw.integer(1, 400),
+        "max_length": 10 * draw.integer(161, 200) + draw.in_turn((0, 1, 2)),
     }
 
 
@@ -238,10 +239,10 @@ def _crossovers(answer, operations_per_second, max_length, **machine):
     others = {where: ask(operations_per_second=factor * operations_per_second) for where, factor in others.items()}
     d_head, work = TIES[max_length % len(TIES)]
     tie = dict(d_head=d_head, bytes_per_second=2.0**34, operations_per_second=2.0**34 * work / machine["item"])
-    far = 4 * max_length + 0.5
+    far = 10_000 + max_length + 0.5
     far_operations = given["bytes_per_second"] * _balance(machine["d_head"], machine["item"], far)
     faster = dict(
-        operations_per_second=1e4 * operations_per_second, bytes_per_second=1e4 * given["bytes_per_second"]
+        operations_per_second=1e7 * operations_per_second, bytes_per_second=1e7 * given["bytes_per_second"]
     )
     first = {
         "on this machine": result[0],
@@ -249,14 +250,15 @@ def _crossovers(answer, operations_per_second, max_length, **machine):
         "if max_length is too short": ask(max_length=own - 1)[0],
         "if max_length is just long enough": ask(max_length=own)[0],
         "where the two floors are equal at one length": ask(**tie)[0],
-        "where both are 10,000 times as fast": ask(**faster)[0],
+        "where both are 10 million times as fast": ask(**faster)[0],
         "where operations are slower, with max_length 1": ask(
             operations_per_second=operations_per_second / 2000, max_length=1
         )[0],
-        f"where operations are faster, with max_length {5 * max_length}": ask(
-            operations_per_second=far_operations, max_length=5 * max_length
-        )[0],
     }
+    if max_length % 10 == 0:
+        first[f"where operations are faster, with max_length {10 * max_length}"] = ask(
+            operations_per_second=far_operations, max_length=10 * max_length
+        )[0]
     all_three = {"on this machine": result, **others}
     plain, fused = ({where: found[part] for where, found in all_three.items()} for part in (1, 2))
     return {where: _in_words(length) for where, length in first.items()}, plain, fused
@@ -408,6 +410,8 @@ CROSSOVER = Exercise(
                 ),
             "the search ends before max_length, which belongs to the lengths that are asked about.":
                 _crossover_with(pick=lambda ahead, max_length: ahead[0] if ahead and ahead[0] < max_length else None),
+            "the search ends at 10,000, but max_length may be larger.":
+                _crossover_with(pick=lambda ahead, max_length: ahead[0] if ahead and ahead[0] <= 10_000 else None),
             "this is the last length at which the fused form is at least as good, not the first at which it is not.":
                 _crossover_with(pick=lambda ahead, max_length: max_length - len(ahead) if ahead else None),
             "this is the last length that was tried: does the loop end when the first one is found?":

@@ -13,6 +13,7 @@ POSITIONS = "Positions: which row of R?"
 LABELS = "Labels: who shifts?"
 CACHES = "Caches: what is kept"
 SWAP = "Swap S in a GPT-2"
+EXERCISE_MAP = "Exercise 12.1: one map, wherever the text stands"
 EXERCISE_LOSS = "Exercise 12.2: the loss of a padded batch"
 EXERCISE_KEPT = "Exercise 12.3: how much is kept?"
 EXERCISE_PARTS = "Exercise 12.4: three linear maps out of one"
@@ -176,14 +177,16 @@ MAP = Exercise(
             "padding attends to tokens; its rows should be 0.": _map(queries=False),
             "tokens attend to padding before them.": _map(keys=False),
             "nothing hides the padding, neither its rows nor its columns.": _map(queries=False, keys=False),
-            "a row that may attend to nothing is uniform; it should be 0.": _map(keep_zeros=False),
-            "a row that may attend to nothing is not a number.": _map(fill=float("-inf"), keep_zeros=False),
             "hidden scores are set to 0, and a score of 0 still takes weight.": _map(fill=0.0),
             "the mask comes after the softmax, so the rows no longer sum to 1.": _after_softmax,
             "the softmax runs along the queries, so the columns sum to 1 and not the rows.": _map(dim=-2),
             "these are scores; the softmax is missing.":
                 lambda R, attention_mask: _read(R, _count(attention_mask), _count(attention_mask))
                 * _allowed(attention_mask),
+        },
+        EXERCISE_MAP: {
+            "a row that may attend to nothing is uniform; it should be 0.": _map(keep_zeros=False),
+            "a row that may attend to nothing is not a number.": _map(fill=float("-inf"), keep_zeros=False),
         },
     }) + mistakes({
         POSITIONS: {

@@ -8,7 +8,7 @@ from statistics import mean, median
 
 import torch
 
-from synth_lib.checks.compare import plain_copy
+from synth_lib.checks.compare import kind_of, plain_copy
 from synth_lib.checks.exercise import Draw, Exercise, mistakes
 
 COUNTS = "Exercise 13.1: counts that fall back"
@@ -674,11 +674,13 @@ def _told(answer, losses, loser):
     if not isinstance(result, (tuple, list)) or len(result) != 2:
         return "no pair of a rate and seeds", -1
     rate, seeds = result
-    rate, seeds = plain_copy(rate), plain_copy(list(seeds) if isinstance(seeds, (set, range)) else seeds)
+    rate, seeds = plain_copy(rate), plain_copy(seeds)
     if not isinstance(rate, float) or rate not in losses[loser]:
         return "the rate is none of the table", -1
     count = len(losses[loser][rate])
-    if not isinstance(seeds, (tuple, list)) or not all(type(seed) is int and 0 <= seed < count for seed in seeds):
+    if not isinstance(seeds, (tuple, list)):
+        return f"the seeds are no list, but {kind_of(seeds)}", -1
+    if not all(type(seed) is int and 0 <= seed < count for seed in seeds):
         return "a seed is none of the table", -1
     if len(set(seeds)) < len(seeds):
         return "a seed counts twice", -1
@@ -715,6 +717,8 @@ LYING = Exercise(
                 lambda losses, loser: (_winner(losses, loser)[0], _winner(losses, loser)[1][:1]),
             "a seed stands in the list more than once.":
                 lambda losses, loser: (_winner(losses, loser)[0], _winner(losses, loser)[1][:1] * 2),
+            "the seeds are a set; a list is asked for.":
+                lambda losses, loser: (_winner(losses, loser)[0], set(_winner(losses, loser)[1])),
             "a seed is none of the table: seeds are whole numbers, and the first is 0.":
                 lambda losses, loser: (_own_best(losses, loser), [seed + 1 for seed in _all_seeds(losses, loser)]),
             "the rate is none of the table; the position of a rate is not the rate.":
