@@ -21,7 +21,8 @@ STRETCH = "Stretch 12.5: one mask that convicts them all"
 
 
 # 12.1. In each trial padding stands in front, behind and inside. One trial has more columns than R has rows, one has a
-# row of padding alone, one has batch 1 and one head 1.
+# row of padding alone, one has batch 1 and one head 1. Then comes a batch without padding, and one of very low scores
+# with a text that fills R, a text of one token, and tokens in the first and the last column.
 
 
 def _row(draw, columns, tokens):
@@ -39,9 +40,16 @@ def _row(draw, columns, tokens):
 def _map_inputs(draw):
     sizes = draw.sizes("head batch", low=2, high=4)
     max_length = draw.integer(7, 8)
-    head, batch, columns = draw.in_turn([
-        (sizes["head"], sizes["batch"], max_length), (sizes["head"], 1, max_length + 3), (1, 3, max_length + 1),
+    full, ends, one = torch.ones(max_length), torch.zeros(max_length), torch.zeros(max_length)
+    ends[[0, 2, -1]], one[2] = 1, 1
+    head, batch, columns, mask = draw.in_turn([
+        (sizes["head"], sizes["batch"], max_length, None), (sizes["head"], 1, max_length + 3, None),
+        (1, 3, max_length + 1, None), (2, 3, max_length, torch.stack([full, full, full])),
+        (2, 3, max_length, torch.stack([one, full, ends])),
     ])  # fmt: skip
+    if mask is not None:
+        low = -20_000 * (1 - mask).max()
+        return {"R": draw.normal(head, max_length, max_length) + low, "attention_mask": mask.long()}
     differ = False
     while not differ:  # a token of some row has another position than the same column of row 0
         rows = [_row(draw, columns, draw.integer(4, columns - 3)) for _ in range(batch)]
@@ -144,6 +152,7 @@ MAP = Exercise(
     minutes=15,
     level="medium",
     inputs=_map_inputs,
+    trials=5,
     returns="batch head query key",
     properties=(RowsSumTo1(),),
     right=(_map(), _map_in_loops, _map_cut_out),
@@ -178,6 +187,11 @@ MAP = Exercise(
             "tokens attend to padding before them.": _map(keys=False),
             "nothing hides the padding, neither its rows nor its columns.": _map(queries=False, keys=False),
             "hidden scores are set to 0, and a score of 0 still takes weight.": _map(fill=0.0),
+            "hidden scores are set to -100 or so, but a score of R may be as low.": _map(fill=-100.0),
+            "the last column is taken for padding; a text may end there.":
+                lambda R, attention_mask: _map()(
+                    R, attention_mask * (torch.arange(attention_mask.shape[1]) < attention_mask.shape[1] - 1)
+                ),
             "the mask comes after the softmax, so the rows no longer sum to 1.": _after_softmax,
             "the softmax runs along the queries, so the columns sum to 1 and not the rows.": _map(dim=-2),
             "these are scores; the softmax is missing.":
@@ -197,7 +211,8 @@ MAP = Exercise(
 )  # fmt: skip
 
 
-# 12.2. Padding in front, behind and inside; labels of -100 at tokens, too, and labels that are no -100 at padding.
+# 12.2. Padding in front, behind and inside; labels of -100 at tokens, too, and labels that are no -100 at padding. A
+# token stands in the first column of a text, and in another the last one.
 
 
 def _loss_inputs(draw):
@@ -205,14 +220,19 @@ def _loss_inputs(draw):
     rows = [_row(draw, columns, columns - 3 - number % 2) for number in range(batch)]
     labels = torch.tensor([[draw.integer(0, vocab - 1) for _ in range(columns)] for _ in range(batch)])
     rows[0][-1] = 1  # the last column is a token that predicts nothing
+    rows[-1][0] = 1 if batch > 1 else 0  # the first one is a token that predicts
     where = torch.tensor(rows)
-    hidden = torch.tensor([[draw.integer(0, 5) == 0 for _ in range(columns)] for _ in range(batch)])
-    hidden[0, :2] = False
+    counts = []
+    while len(set(counts)) < batch:  # no two texts have as many predictions: a mean of means is another one
+        hidden = torch.tensor([[draw.integer(0, 5) == 0 for _ in range(columns)] for _ in range(batch)])
+        hidden[0, :2] = hidden[-1, :2] = False
+        counts = (where[:, :-1].bool() & ~hidden[:, 1:]).sum(dim=1).tolist()
     labels = labels.masked_fill(hidden, -100)
     labels[0, int(where[0].argmax())] = 1  # the first token of a text: a target that padding would predict
     labels[0, int(where[0].argmax()) + 1] = 2 % vocab
     labels[0, 0] = 3
-    return {"logits": 2 * draw.normal(batch, columns, vocab), "labels": labels, "attention_mask": where}
+    size = draw.in_turn((2, 2, 20))  # in the last, some probabilities are below 1e-8
+    return {"logits": size * draw.normal(batch, columns, vocab), "labels": labels, "attention_mask": where}
 
 
 def _cross_entropy(logits, targets, **options):
@@ -285,6 +305,12 @@ LOSS = Exercise(
     right=(_loss, _loss_chosen, _loss_in_loops),
     wrong=mistakes({
         LABELS: {
+            "what the first column predicts is left out; a text may begin there.":
+                lambda logits, labels, attention_mask: _loss(logits[:, 1:], labels[:, 1:], attention_mask[:, 1:]),
+            "a small number is added to the probabilities before the logarithm, which hides bad predictions.":
+                lambda logits, labels, attention_mask: _loss(
+                    (logits.softmax(dim=-1) + 1e-6).log(), labels, attention_mask
+                ),
             "nothing is shifted: each prediction is judged by its own token.":
                 lambda logits, labels, attention_mask: _cross_entropy(logits, _hide(labels, attention_mask == 0)),
             "the shift goes the wrong way: a prediction is judged by the token before it.":
@@ -457,11 +483,12 @@ KEPT = Exercise(
 )  # fmt: skip
 
 
-# 12.4. d_model is no square of anything here, and one trial has one head. What is compared is each weight and bias.
+# 12.4. d_model is no square of anything here, one trial has one head, and one heads of one feature. Each weight and
+# bias is compared.
 
 
 def _parts_inputs(draw):
-    head, d_head, number = draw.in_turn([(3, 4, 1), (1, 5, 0), (4, 3, 3)])
+    head, d_head, number = draw.in_turn([(3, 4, 1), (1, 5, 0), (4, 3, 3), (3, 1, 2)])
     d_model = head * d_head
     return {
         "weight": draw.normal(d_model, 3 * d_model), "bias": draw.normal(3 * d_model), "head": head, "number": number,
@@ -518,6 +545,7 @@ PARTS = Exercise(
     minutes=10,
     level="medium",
     inputs=_parts_inputs,
+    trials=4,
     returns="w of queries, b of queries, w of keys, b of keys, w of values, b of values",
     measure=_three_pairs,
     right=(_parts(), _parts_unflattened, _parts_chunked),

@@ -322,7 +322,7 @@ def _two_groups(draw):
     while True:
         low = [round(1.7 + draw.integer(0, 90) / 1000 + position / 7919, 6) for position in range(3)]
         high = [round(1.72 + draw.integer(0, 90) / 1000 + position / 6007, 6) for position in range(many - 2)]
-        high += [low[1], round(low[0] + 2e-5, 6)]
+        high += [low[1], round(low[0] + 2e-6, 6)]
         if _by_bits(low, high) not in (_by_ranks(low, high), _by_medians(low, high)):
             break
     while True:
@@ -332,7 +332,7 @@ def _two_groups(draw):
         if larger and torch.tensor(turned).sum() > torch.tensor(ordered).sum() and len(set(ordered)) == 4:
             break
     return draw.in_turn((
-        {"a": low, "b": high}, {"a": high[:1], "b": [*low, high[0]]}, {"a": ordered, "b": ordered[:1]},
+        {"a": low, "b": high}, {"a": high[:1], "b": [*low, high[0], 1.9, 1.99]}, {"a": ordered, "b": ordered[:1]},
     ))  # fmt: skip
 
 
