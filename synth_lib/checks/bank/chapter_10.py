@@ -535,9 +535,9 @@ CHANCE = Exercise(
 )  # fmt: skip
 
 
-# 10.5. Few different numbers in rows long enough that topk mixes up equal ones. In one trial the keys' are far below any
-# made-up smallest number. Keys and queries differ by less than a rounding to 16 bits would leave. One trial keeps one
-# key, one more than there are.
+# 10.5. Few different numbers in rows long enough that topk mixes up equal ones. In one trial the keys' are far below
+# any made-up smallest number. Keys and queries differ by less than a rounding to 16 bits would leave. Padding is the
+# nearest of all, and token 1 the furthest. One trial keeps one key, one more than there are.
 
 
 def _routed_inputs(draw):
@@ -551,6 +551,7 @@ def _routed_inputs(draw):
     real = torch.ones(length, dtype=torch.bool)
     real[[0, draw.integer(2, length - 2)]] = False  # padding on the left, and one in between
     to_key[~real] = to_key.max()
+    to_key[1] = to_key.min()
     return {"to_query": to_query, "to_key": to_key, "real": real, "keep": keep}
 
 
@@ -618,6 +619,12 @@ def _smallest_is_minus_9(to_query, to_key, real, keep):
     return chosen.scatter(1, order.indices[:, :keep], order.values[:, :keep] > -9)
 
 
+def _forbidden_gets_the_smallest(to_query, to_key, real, keep):
+    closeness, allowed = _rows_of(to_query, to_key), real & _past(real, len(real))
+    order = closeness.masked_fill(~allowed, closeness.min()).sort(dim=1, descending=True, stable=True).indices
+    return torch.zeros_like(allowed).scatter(1, order[:, :keep], True) & allowed
+
+
 def _nearest_centroid(to_query, to_key, real, keep):
     return (to_query.argmax(dim=1)[:, None] == to_key.argmax(dim=1)[None]) & real & _past(real, len(real))
 
@@ -652,6 +659,8 @@ ROUTED = Exercise(
                 _routed(choose_from=_everything),
             "later keys may be chosen.": _routed(allowed=lambda real, n: real.expand(n, n)),
             "what is forbidden gets a made-up smallest number, and a closeness can be lower.": _smallest_is_minus_9,
+            "what is forbidden gets the smallest closeness of all, and an allowed key may have the same.":
+                _forbidden_gets_the_smallest,
             "this is the cluster that takes its nearest of all tokens; a query asks among those before it.":
                 _members_of_all,
             "the query itself is left out; j <= i includes it.":
