@@ -6,7 +6,7 @@
 #
 # - **Before you start:** chapters [01](01_dot_product.ipynb), [03](03_random.ipynb) and
 #   [08](08_what_each_score_can_do.ipynb): the dot product, Random, and the task *pair*.
-# - **Time:** about 125 minutes, 80 of them for the five exercises; the stretch exercise takes 30 more.
+# - **Time:** about 130 minutes, 80 of them for the five exercises; the stretch exercise takes 30 more.
 # - **Level:** medium.
 # - **Of use elsewhere:** a sliding window is part of language models, such as Mistral 7B in version 0.1. And the trap
 #   of section 4, a choice that looks at the future, waits in everything that picks a "top".
@@ -75,8 +75,7 @@ plots.show(
 )
 
 # %% [markdown]
-# The pattern hangs on the layer, and nothing else changes. This works with *every* S, also where nobody has tried it:
-# a Random with a strided mask is a legal thing.
+# The pattern hangs on the layer, and works with *every* S: a Random with a strided mask is a legal thing.
 
 # %%
 layer = Attention(d_model=12, head=4, max_length=16, score="random", causal=True)
@@ -163,9 +162,8 @@ compare_guess(my_guess, {name: "one" if median == 1 else "a few" if median <= 12
                          for name, median in medians.items()})  # fmt: skip
 
 # %% [markdown]
-# One key of 32, and a few of about 56. So most of the map is computed to be thrown away. But *which* few is a
-# different question: in *pair* it is another key in every row and every sentence, near or far. What the mask may
-# leave out depends on the task. Keep that for section 6.
+# One key of 32, and a few of about 56: most of the map is computed to be thrown away. But in *pair* it is another key
+# in every row and every sentence. What the mask may leave out depends on the task (section 6).
 
 # %% [markdown]
 # ## 2. From places
@@ -178,8 +176,9 @@ compare_guess(my_guess, {name: "one" if median == 1 else "a few" if median <= 12
 # - **fixed:** near, the same block, $\lfloor j / l \rfloor = \lfloor i / l \rfloor$; far, the last $c$ places of each
 #   block, $j \bmod l \in \{l - c, \dots, l - 1\}$.
 #
-# All with $j \le i$. A *window* is the near half alone, of $w$ keys, the query included. For query 9 of 16, stride 4,
-# as a loop:
+# All with $j \le i$. A *window* is the near half alone, of $w$ keys, the query included. Why $\sqrt n$? A near row
+# has about $l$ keys, a far one about $n / l$: a larger stride makes the first longer, a smaller one the second. With
+# 16 tokens both are 4. Query 9, as a loop:
 
 # %%
 i, stride = 9, 4
@@ -244,13 +243,12 @@ for length in (8, 11):
     print(f"padded to {length:2}: token 5 has the keys {place[far].tolist()}")
 
 # %% [markdown]
-# The keys of a token change with the length of the *longest neighbour in its batch*. Count from the query, as in
-# $i - j$, or from the first token.
+# The keys of a token change with the *longest sentence in its batch*. Count from the query, or from the first token.
 #
 # ### How many layers connect every pair?
 #
 # No head sees all. But layers are stacked: if $i$ reads $m$ in layer 2, and $m$ read $j$ in layer 1, then $j$ gets to
-# $i$. As bool matrices that is a product. 64 tokens, a window of 9, and stride 8, that is 9 keys at most in a head.
+# $i$. As bool matrices that is a product. 64 tokens, so stride 8: up to 9 keys in a near head. The window gets 9, too.
 # In how many layers is every earlier token reached?
 
 # %%
@@ -446,77 +444,52 @@ plots.show(
 #
 # ### Make nearness and product agree
 #
-# So queries and keys are transformed first, each in its own way: $P(k)$ and $Q(q)$ get a few more coordinates. Divide
-# all keys by $M$, the length of the longest one, so that $|k| \le 1$. Then:
+# So queries and keys are transformed first, each in its own way: they get a few more coordinates. All keys are divided
+# by $M$, the length of the longest one, so $\lvert k\rvert \le 1$ (in I-ALSH $\le 0.75$).
 #
-# - **XBOX** (Bachrach et al. 2014): $P(k) = [k;\ \sqrt{1 - \lvert k\rvert^2}]$, $Q(q) = [q;\ 0]$.
-# - **Simple-LSH** (Neyshabur and Srebro 2015): the same, and $\lvert q\rvert = 1$.
-# - **Simple-ALSH**: $P(k) = [k;\ \sqrt{1 - \lvert k\rvert^2};\ 0]$, $Q(q) = [q;\ 0;\ \sqrt{1 - \lvert q\rvert^2}]$,
-#   with $\lvert q\rvert \le 1$.
-# - **I-ALSH** (Shrivastava and Li 2015, [arXiv 1410.5410](https://arxiv.org/abs/1410.5410)): with $\lvert k\rvert \le
-#   0.75$, $P(k) = [k;\ \tfrac12 - \lvert k\rvert^2;\ \tfrac12 - \lvert k\rvert^4]$, $Q(q) = [q;\ 0;\ 0]$.
+# | kind | added to $k$ | added to $q$ | what then says the product | from |
+# |---|---|---|---|---|
+# | Simple-LSH | $\sqrt{1 - \lvert k\rvert^2}$ | 0, after $\lvert q\rvert = 1$ | the angle | Neyshabur and Srebro 2015 |
+# | Simple-ALSH | $\sqrt{1 - \lvert k\rvert^2}$, 0 | 0, $\sqrt{1 - \lvert q\rvert^2}$ | the angle | |
+# | XBOX | $\sqrt{1 - \lvert k\rvert^2}$ | 0 | the distance | Bachrach et al. 2014 |
+# | I-ALSH | $\tfrac12 - \lvert k\rvert^2$, $\tfrac12 - \lvert k\rvert^4$ | 0, 0 | the angle, nearly | [1410.5410](https://arxiv.org/abs/1410.5410) |
 #
-# Each in two lines. **XBOX:** $P(k)$ has the length 1, whatever $k$ is. So the squared distance is
-# $|P|^2 + |Q|^2 - 2\,P \cdot Q = 1 + |q|^2 - 2\,q \cdot k$: in a row the nearest is the largest product.
+# Call the results $P$ and $Q$. Derive XBOX on paper: how long is $P$? And what is
+# $\lvert Q - P\rvert^2 = \lvert Q\rvert^2 + \lvert P\rvert^2 - 2\,Q \cdot P$, written with $q$ and $k$? The cell
+# has both sides for the three arrows.
 
 # %%
 keys = torch.stack([*arrows.values()])
-M = keys.norm(dim=1).max()
-scaled = keys / M
+scaled = keys / keys.norm(dim=1).max()
 rest = (1 - scaled.square().sum(dim=1, keepdim=True)).clamp(min=0).sqrt()
 P, Q = torch.cat([scaled, rest], dim=1), torch.cat([query, torch.zeros(1)])
-print("key  distance to Q(q)  1 + |q|^2 - 2 q.k, its root")
+print("key  squared distance  1 + |q|^2 - 2 q.k")
 for name, of_key, one in zip(arrows, P, scaled, strict=True):
-    print(f"{name:3}  {(Q - of_key).norm():16.3f}  "
-          f"{(1 + query @ query - 2 * query @ one).sqrt():.3f}")
+    print(f"{name:3}  {(Q - of_key).square().sum():16.3f}  {1 + query @ query - 2 * query @ one:17.3f}")
 
 # %% [markdown]
-# Now c is the nearest. **Simple-LSH:** as before, and the query has length 1 too. Then the cosine between $Q$ and $P$
-# is $Q \cdot P / (1 \cdot 1) = q \cdot k$: the *angle* tells the product. **Simple-ALSH:** the two further
-# coordinates of one side meet a 0 of the other, so $P \cdot Q = q \cdot k$, and both have length 1; a query may then
-# be shorter than 1 and says so. **I-ALSH:** $|P|^2 = |k|^2 + (\tfrac12 - |k|^2)^2 + (\tfrac12 - |k|^4)^2$. Multiply
-# out, and all goes but $\tfrac24 + |k|^8$; with $|k| \le 0.75$ the last part is at most about 0.1: nearly the same
-# length for all.
+# $P$ has the length 1, so only the product differs in a row: now c is the nearest. Two facts did it, and they are
+# all that the other kinds need. The new coordinates of one side meet a 0 of the other, so $Q \cdot P = q \cdot k$.
+# And all $P$ have one length; multiplied out, $\lvert P\rvert^2$ of I-ALSH is $\tfrac12 + \lvert k\rvert^8$,
+# nearly the same for all. One loop checks both:
 
 # %%
-lengths = torch.linspace(0, 0.75, 4)
-of_P = lengths**2 + (0.5 - lengths**2) ** 2 + (0.5 - lengths**4) ** 2
-for length, square, formula in zip(lengths, of_P, 0.5 + lengths**8, strict=True):
-    print(f"|k| = {length:.2f}: |P|^2 = {square:.3f}, by the formula {formula:.3f}")
-
-# %% fold=true
-# @title Check the identities of all four
 generator = torch.Generator().manual_seed(4)
-q, k = torch.randn(7, 5, generator=generator).double(), torch.randn(9, 5,
-                                                                    generator=generator).double()
-M = k.norm(dim=1).max()
-unit_q, small_q = F.normalize(q, dim=1), q / (2 * q.norm(dim=1).max())
-largest = {}
-
-
-def angle_part(kind, queries):
-    """Cosines of the transformed, from queries that are given as they are."""
-    P, Q = transformed_keys(kind, k, M), query_transform(kind, queries, M)
-    return P, Q, F.normalize(Q, dim=1) @ F.normalize(P, dim=1).T
-
-
-P, Q, cosines = angle_part("simple-lsh", q)
-largest["simple-lsh: cosine = q.k, |q| = 1"] = (cosines - unit_q @ (k / M).T).abs().max()
-P, Q, cosines = angle_part("simple-alsh", small_q)
-largest["simple-alsh: cosine = q.k, |q| <= 1"] = (cosines - small_q @ (k / M).T).abs().max()
-P, Q, _ = angle_part("xbox", q * M)
-distances = (Q[:, None] - P).square().sum(-1)
-formula = 1 + q.square().sum(1)[:, None] - 2 * q @ (k / M).T
-largest["xbox: squared distance = 1 + |q|^2 - 2 q.k"] = (distances - formula).abs().max()
-P, Q, _ = angle_part("i-alsh", q)
-shrunk = 0.75 * k.norm(dim=1) / M
-largest["i-alsh: |P|^2 = 1/2 + |k|^8"] = (P.square().sum(1) - 0.5 - shrunk**8).abs().max()
-assert all(difference < 1e-12 for difference in largest.values()), largest
-print(*(f"{name}: right to twelve digits" for name in largest), sep="\n")
+q, k = (torch.randn(n, 5, generator=generator).double() for n in (7, 9))
+q, M = q / (2 * q.norm(dim=1).max()), k.norm(dim=1).max()
+for kind in ("simple-lsh", "simple-alsh", "xbox", "i-alsh"):
+    given = F.normalize(q, dim=1) if kind == "simple-lsh" else q
+    P = transformed_keys(kind, k, M)
+    Q = query_transform(kind, given * (M if kind == "xbox" else 1), M)  # the library's xbox divides
+    shrunk = k / M * (0.75 if kind == "i-alsh" else 1)
+    square = 0.5 + shrunk.norm(dim=1) ** 8 if kind == "i-alsh" else torch.ones(9).double()
+    assert (Q @ P.T - given @ shrunk.T).abs().max() < 1e-12
+    assert (P.square().sum(dim=1) - square).abs().max() < 1e-12
+    print(f"{kind:11}  |P| from {P.norm(dim=1).min():.2f} to {P.norm(dim=1).max():.2f}")
 
 # %% [markdown]
-# *Query normalization first* (QNF, Huang et al. 2018) gives each query the length $M$ before all else. That is
-# allowed: it multiplies a whole row of products by one number, and their order stays.
+# *Query normalization first* (QNF, Huang et al. 2018) gives each query one length before all else. It multiplies a
+# whole row of products by one number, and their order stays.
 #
 # ### Why the lengths must be those after scaling
 #
@@ -544,7 +517,7 @@ for name, norm in {"after scaling": short.norm(dim=1) / M, "before": short.norm(
 # $$1 - \frac{\arccos(\cos\theta)}{\pi}$$
 #
 # For distances (XBOX): $\lfloor (a \cdot v + b) / r \rfloor$, with $b$ uniform in $[0, r)$: numbered stripes of width
-# $r$. Measured with 20,000 drawn vectors:
+# $r$. The signs, measured with 20,000 drawn vectors:
 
 # %%
 directions = torch.randn(20_000, 2, generator=torch.Generator().manual_seed(0))
@@ -633,11 +606,31 @@ assert 0.25 < fault < longest
 compare_guess(my_guess, {"half of the true keys": enough, "more than the longest keys": more})
 
 # %% [markdown]
-# Two things make this hashing and not noise: recall is above chance from a few hashes on, and it grows with their
-# number. (For xbox the queries were normalized first.) But compare with the better mark: a few hashes find no more
-# than one who never reads the query. It also has a price: 256 hashes of 16 numbers cost more than the products of 16
-# numbers that they replace. Hashes pay where a table finds equal ones without a comparison of all pairs, as in
+# Recall is above chance from a few hashes on and grows with their number. That makes it hashing, and not noise. But a
+# few hashes find no more than one who never reads the query. And 256 hashes of 16 numbers cost more than the products
+# of 16 numbers that they replace: hashes pay where a table finds equal ones without comparing all pairs, as in
 # exercise 10.4.
+#
+# Why is xbox below the others? Here its queries were normalized first, so its vectors are those of Simple-LSH; the
+# cell asserts it. Only the hash is another: stripes, 2 wide, in place of signs. Is it the width? With 64 hashes:
+
+# %% fold=true
+# @title Compare the vectors, then try six widths
+M = keys.norm(dim=-1, keepdim=True).amax(dim=-2, keepdim=True)
+assert torch.allclose(transformed_keys("xbox", keys, M), transformed_keys("simple-lsh", keys, M))
+assert torch.allclose(query_transform("xbox", queries, M, normalize=True),
+                      query_transform("simple-lsh", queries, M))
+found = {"signs": recall["simple-lsh"][3]}
+for width in (0.5, 1, 2, 3, 4, 8):
+    way = Hashed(16, 1, "xbox", hashes=64, normalize_queries=True, width=width)
+    hits = way.choose(queries, keys, all_keys) & true
+    found[f"stripes, {width} wide"] = (hits.sum() / true.sum()).item()
+for name, share in found.items():
+    print(f"{name:18}  recall about {share:.1f}")
+assert all(share < found["signs"] - 0.05 for name, share in found.items() if name != "signs")
+
+# %% [markdown]
+# No width reaches the signs: on these vectors it is the kind of hash, not the transform, and not the width alone.
 #
 # ### Exercise 10.3: Simple-LSH with heads and padding
 #
@@ -803,8 +796,8 @@ plots.show(
 )
 
 # %% [markdown]
-# In a layer the points move while it trains, so nobody runs k-means to its end: in each step a centroid goes a
-# little towards the mean of its members, a *moving average*. It is no parameter; no gradient reaches it.
+# In a layer the points move while it trains. So in each step a centroid goes a little towards the mean of its members,
+# a *moving average*. It is no parameter; no gradient reaches it.
 #
 # With $k$ clusters, $n$ tokens and equal heaps, finding the centroid costs $n k d$ and attending inside heaps $n^2 d
 # / k$. Both together are least at $k = \sqrt n$: again $n \sqrt n$.
@@ -890,9 +883,9 @@ assert leaks["the w nearest"] > 20 and leaks["nearest centroid"] == leaks["the l
                                                                           "keep 4"] == 0
 
 # %% [markdown]
-# The last token is near a centroid and *pushes an earlier one out of its cluster*. All zeros of the mask are where
-# they should be, the map is triangular, each row sums to 1, and the future leaks all the same: through the choice. No
-# look at a map finds it. Exchange a later token and compare earlier rows.
+# The last token is near a centroid and *pushes an earlier one out of its cluster*. The map is triangular, each row
+# sums to 1, and the future leaks all the same: through the choice. No look at a map finds it. Exchange a later token
+# and compare earlier rows.
 #
 # Two ways out, and each has its price:
 #
@@ -1087,8 +1080,8 @@ assert largest[0] > 2 * round(8192**0.5)
 # - **Memory** is no reason, if a fused kernel is at hand: that one needs less than every pattern, because it never
 #   stores a map. Against the whole map all of them save.
 #
-# All this is plain torch on one core of a machine that others used at the same time (the times are those of the
-# processor, medians of five). Another machine moves the lengths. The exponents are of the idea.
+# This is plain torch on one core of a busy machine (processor times, medians of five). Another machine moves the
+# lengths. The exponents are of the idea.
 
 # %% [markdown]
 # ## 6. A race that needs far look-ups
@@ -1108,7 +1101,8 @@ print("answer ", answers[0].tolist())
 # %% [markdown]
 # (Minus 1: nothing is asked.) Seven models, all with two layers: the dot product with all keys, with a window of 32,
 # strided with stride 16, hashed (8 hashes, 32 keys), routed (8 clusters, 32 keys each); Random with all keys, and
-# Random with a window of 32. Each has the better of two learning rates, found on another seed; then three seeds.
+# Random with a window of 32. (16 is $\sqrt{256}$, and strided's two heads have up to 33 keys together. So each head of
+# the others gets 32.) Each has the better of two learning rates, found on another seed; then three seeds.
 # Before they run, ask their masks. How many of the far pairs can a query reach in one layer, and how many through
 # two? For the masks from places that can be computed without any training:
 
@@ -1312,31 +1306,18 @@ check("10.6", sentences_from_multiples)
 #
 # | name | year | what it chooses | from | in use today |
 # |---|---|---|---|---|
-# | Sparse Transformer, [1904.10509][1904.10509] | 2019 | mask: strided, fixed | places | block-sparse kernels |
-# | Reformer, [2001.04451][2001.04451] | 2020 | mask: keys whose hashes agree | content |  |
-# | Routing Transformer, [2003.05997][2003.05997] | 2020 | mask: clusters | content |  |
-# | Longformer, [2004.05150][2004.05150] | 2020 | mask: a window, a few see all | places | sliding windows |
-# | BigBird, [2007.14062][2007.14062] | 2020 | mask: as before, and random keys | places |  |
-# | Synthesizer, [2005.00743][2005.00743] | 2020 | S without a comparison | places, or one token | |
-# | Wu et al., [2006.05174][2006.05174] | 2020 | ten kinds, in audio models | both |  |
-# | Linformer, [2006.04768][2006.04768] | 2020 | fewer keys: a short mixture of them | places |  |
-# | Performer, [2009.14794][2009.14794] | 2020 | S without a map: random features | content |  |
-# | MLP-Mixer, [2105.01601][2105.01601] | 2021 | S: Random without a softmax | places |  |
-# | FNet, [2105.03824][2105.03824] | 2021 | S: a Fourier transform | places |  |
-# | gMLP, [2105.08050][2105.08050] | 2021 | S: a learned mix of positions | places |  |
-#
-# [1904.10509]: https://arxiv.org/abs/1904.10509
-# [2001.04451]: https://arxiv.org/abs/2001.04451
-# [2003.05997]: https://arxiv.org/abs/2003.05997
-# [2004.05150]: https://arxiv.org/abs/2004.05150
-# [2007.14062]: https://arxiv.org/abs/2007.14062
-# [2005.00743]: https://arxiv.org/abs/2005.00743
-# [2006.05174]: https://arxiv.org/abs/2006.05174
-# [2006.04768]: https://arxiv.org/abs/2006.04768
-# [2009.14794]: https://arxiv.org/abs/2009.14794
-# [2105.01601]: https://arxiv.org/abs/2105.01601
-# [2105.03824]: https://arxiv.org/abs/2105.03824
-# [2105.08050]: https://arxiv.org/abs/2105.08050
+# | Sparse Transformer, [1904.10509](https://arxiv.org/abs/1904.10509) | 2019 | strided, fixed | places | block-sparse |
+# | Reformer, [2001.04451](https://arxiv.org/abs/2001.04451) | 2020 | mask: keys whose hashes agree | content |  |
+# | Routing Transformer, [2003.05997](https://arxiv.org/abs/2003.05997) | 2020 | mask: clusters | content |  |
+# | Longformer, [2004.05150](https://arxiv.org/abs/2004.05150) | 2020 | window, a few see all | places | windows |
+# | BigBird, [2007.14062](https://arxiv.org/abs/2007.14062) | 2020 | mask: as before, and random keys | places |  |
+# | Synthesizer, [2005.00743](https://arxiv.org/abs/2005.00743) | 2020 | S without comparing | places, or one token | |
+# | Wu et al., [2006.05174](https://arxiv.org/abs/2006.05174) | 2020 | ten kinds, in audio models | both |  |
+# | Linformer, [2006.04768](https://arxiv.org/abs/2006.04768) | 2020 | fewer keys: a short mixture of them | places |  |
+# | Performer, [2009.14794](https://arxiv.org/abs/2009.14794) | 2020 | S without a map: random features | content |  |
+# | MLP-Mixer, [2105.01601](https://arxiv.org/abs/2105.01601) | 2021 | S: Random without a softmax | places |  |
+# | FNet, [2105.03824](https://arxiv.org/abs/2105.03824) | 2021 | S: a Fourier transform | places |  |
+# | gMLP, [2105.08050](https://arxiv.org/abs/2105.08050) | 2021 | S: a learned mix of positions | places |  |
 #
 # The last column says only what we are sure of. Windows slide in language models, for instance in Mistral 7B, version
 # 0.1; kernels skip blocks of a map, as FlexAttention in torch does. An empty place means that we have not looked, not

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from synth_lib.attention import Attention
 from synth_lib.checks.compare import kind_of
-from synth_lib.checks.exercise import Exercise, mistakes, told_apart
+from synth_lib.checks.exercise import Exercise, mistakes
 from synth_lib.sparse.hashed import Hashed
 from synth_lib.sparse.patterns import Strided
 
@@ -212,7 +212,7 @@ def _run_connect(answer, length, keys):
     """The first reason why not: at this size, at both sides of a power of `keys`, and for one token."""
     # Of 125 and 5 the quotient of logarithms is a little above 3.
     sizes = [(length, keys), (keys**2, keys), (keys**2 + 1, keys), (1, 2), (2, 3), (27, 3), (7, 9), (125, 5)]
-    found = [_connects(answer(length=one, keys=of), one, of) for one, of in sizes]
+    found = (_connects(answer(length=one, keys=of), one, of) for one, of in sizes)
     return {"found": next((reason for reason in found if reason != CONNECTED), CONNECTED)}
 
 
@@ -313,7 +313,7 @@ def _lsh_inputs(draw):
     ])  # fmt: skip
     keys = draw.normal(head, key, d_head) * torch.linspace(0.4, 1.7, head)[:, None, None]
     real = torch.ones(key, dtype=torch.bool)
-    padded = draw.integer(0, key - 1)
+    padded = draw.integer(0, min(query, key) - 1)  # a query stands at this place, too
     real[padded] = False
     keys[:, padded] *= 9
     return {"queries": draw.normal(head, query, d_head) * 1.7, "keys": keys, "real": real}
@@ -331,16 +331,6 @@ def _lsh(M=lambda keys, real: (keys.norm(dim=-1, keepdim=True) * real[:, None]).
         return order(Q, more_of_queries(Q[..., :1])), hide(order(scaled, rest), real)
 
     return answer
-
-
-def _lsh_in_loops(queries, keys, real):
-    P = torch.zeros(*keys.shape[:2], keys.shape[2] + 1)
-    for h in range(len(keys)):
-        M = max(key.norm() for key, is_real in zip(keys[h], real, strict=True) if is_real)
-        for j in real.nonzero().flatten():
-            P[h, j, :-1] = keys[h, j] / M
-            P[h, j, -1] = (1 - (keys[h, j].norm() / M) ** 2).clamp(min=0).sqrt()
-    return F.pad(queries / queries.norm(dim=-1, keepdim=True), (0, 1)), P
 
 
 def _lsh_said(answer, queries, keys, real):
@@ -369,7 +359,6 @@ SIMPLE_LSH = Exercise(
     run=_lsh_said,
     right=(
         _lsh(),
-        _lsh_in_loops,
         lambda queries, keys, real: _lsh(M=lambda keys, _: keys.norm(dim=-1, keepdim=True).amax(dim=1, keepdim=True))(
             queries, torch.where(real[:, None], keys, 0), real
         ),
@@ -415,6 +404,10 @@ SIMPLE_LSH = Exercise(
             ),
             "the further coordinate stands first; asked is last.":
                 _lsh(order=lambda vector, more: torch.cat([more, vector], dim=-1)),
+            "queries that stand where a key is padding are set to zeros; `real` is about keys.":
+                lambda queries, keys, real: (
+                    lambda Q, P: (Q * F.pad(real, (0, len(Q[0])), value=True)[: len(Q[0]), None], P)
+                )(*_lsh()(queries, keys, real)),
             "P and Q are exchanged.": lambda queries, keys, real: _lsh()(queries, keys, real)[::-1],
             "M is the largest number in the keys, not the largest length.":
                 _lsh(M=lambda keys, real: (keys.abs() * real[:, None]).amax(dim=(1, 2), keepdim=True)),
@@ -426,17 +419,28 @@ SIMPLE_LSH = Exercise(
 )  # fmt: skip
 
 
-# 10.4. For each query one key has its direction, one is opposite; one trial has one hash, one has one table. The inputs
-# are drawn until rounding makes some cosine larger than 1 and some smaller than -1.
+# 10.4. For each query one key has its direction, one is opposite, and one each is nearly so: by an angle that float32
+# takes for 0. One trial has one hash, one has one table. Keys are drawn until rounding makes some cosine larger than 1
+# and some smaller than -1.
 
 
 def _chance_inputs(draw):
     sizes = draw.sizes("query key d_head", low=3, high=7)
-    queries, keys = (draw.normal(sizes[name], sizes["d_head"]).double() for name in ("query", "key"))
-    queries = queries * torch.linspace(0.3, 3, len(queries))[:, None]
-    keys = torch.cat([2 * keys, 1.7 * queries, -0.6 * queries])
     hashes, tables = draw.in_turn([(draw.integer(2, 4), draw.integer(2, 5)), (1, 3), (4, 1)])
-    return {"queries": queries, "keys": keys, "hashes": hashes, "tables": tables}
+    while True:
+        queries, keys = (draw.normal(sizes[name], sizes["d_head"]).double() for name in ("query", "key"))
+        queries = queries * torch.linspace(0.3, 3, len(queries))[:, None]
+        beside = 2e-4 * queries[0].norm() * F.normalize(_across(queries[0], keys[0]), dim=-1)
+        nearly = torch.stack([1.3 * queries[0] + beside, beside - 0.8 * queries[0]])
+        keys = torch.cat([2 * keys, 1.7 * queries, -0.6 * queries, nearly])
+        cosines = F.normalize(queries, dim=-1) @ F.normalize(keys, dim=-1).T
+        if cosines.max() > 1 and cosines.min() < -1:
+            return {"queries": queries, "keys": keys, "hashes": hashes, "tables": tables}
+
+
+def _across(one, other):
+    """What of `other` is at a right angle to `one`."""
+    return other - other @ one / (one @ one) * one
 
 
 def _cosines(queries, keys):
@@ -468,9 +472,8 @@ def _without_clamp(queries, keys):
     return 1 - (F.normalize(queries, dim=-1) @ F.normalize(keys, dim=-1).T).arccos() / torch.pi
 
 
-def _clamped_above(queries, keys):
-    cosines = F.normalize(queries, dim=-1) @ F.normalize(keys, dim=-1).T
-    return 1 - cosines.clamp(max=1).arccos() / torch.pi
+def _in_float32(queries, keys):
+    return 1 - _cosines(queries, keys).float().arccos().double() / torch.pi
 
 
 CHANCE = Exercise(
@@ -479,7 +482,7 @@ CHANCE = Exercise(
     name="chance_to_find",
     minutes=12,
     level="medium",
-    inputs=told_apart(_chance_inputs, [_chance(one=one) for one in (_agree, _without_clamp, _clamped_above)]),
+    inputs=_chance_inputs,
     returns="query key",
     right=(_chance(), _chance(one=_by_half_angles), _table_by_table),
     wrong=mistakes({
@@ -500,6 +503,12 @@ CHANCE = Exercise(
             "the angle without its sign: opposite vectors are taken for near ones.":
                 _chance(one=lambda queries, keys: 1 - _cosines(queries, keys).abs().arccos() / torch.pi),
             "rounding makes a cosine a little larger than 1, and that has no arccos: NaN.": _chance(one=_without_clamp),
+            "the cosine is rounded to float32, where it is 1 for all small angles.": _chance(one=_in_float32),
+            "the vectors are float32, where a small angle is lost.":
+                lambda queries, keys, hashes, tables: _chance()(queries.float(), keys.float(), hashes, tables).double(),
+            "the cosine is cut below 1, so a vector of the same direction has an angle.": _chance(
+                one=lambda queries, keys: 1 - _cosines(queries, keys).clamp(-1 + 1e-7, 1 - 1e-7).arccos() / torch.pi
+            ),
         },
         EXERCISE_CHANCE: {
             "this is one hash of one table.": _chance(found=lambda one, hashes, tables: one),
@@ -526,18 +535,23 @@ CHANCE = Exercise(
 )  # fmt: skip
 
 
-# 10.5. Few different numbers, so that there are ties; in one trial they are far below any made-up smallest number, and
-# nearer to each other than a rounding to 16 bits would leave. One trial keeps one key, one more than there are.
+# 10.5. Few different numbers in rows long enough that topk mixes up equal ones. In one trial the keys' are far below
+# any made-up smallest number. Keys and queries differ by less than a rounding to 16 bits would leave. Padding is the
+# nearest of all, and token 1 the furthest. One trial keeps one key, one more than there are.
 
 
 def _routed_inputs(draw):
-    length, clusters, keep = draw.in_turn([(draw.integer(9, 12), 4, 3), (draw.integer(8, 11), 3, 1), (7, 2, 9)])
+    length, clusters, keep = draw.in_turn([(draw.integer(36, 42), 4, 3), (draw.integer(30, 35), 3, 1), (7, 2, 9)])
     numbers = [[draw.integer(0, 4) for _ in range(clusters)] for _ in range(2 * length)]
     to_query, to_key = torch.tensor(numbers).float().view(2, length, clusters) / 2 - 1.25  # no zeros
-    if keep == 3:
-        to_key = to_key / 1024 - 3000
+    if keep < 9:
+        far, near = (to_query, to_key) if keep == 1 else (to_key, to_query)
+        far.div_(1024).sub_(3000)
+        near.div_(4096).add_(1)
     real = torch.ones(length, dtype=torch.bool)
     real[[0, draw.integer(2, length - 2)]] = False  # padding on the left, and one in between
+    to_key[~real] = to_key.max()
+    to_key[1] = to_key.min()
     return {"to_query": to_query, "to_key": to_key, "real": real, "keep": keep}
 
 
@@ -605,6 +619,12 @@ def _smallest_is_minus_9(to_query, to_key, real, keep):
     return chosen.scatter(1, order.indices[:, :keep], order.values[:, :keep] > -9)
 
 
+def _forbidden_gets_the_smallest(to_query, to_key, real, keep):
+    closeness, allowed = _rows_of(to_query, to_key), real & _past(real, len(real))
+    order = closeness.masked_fill(~allowed, closeness.min()).sort(dim=1, descending=True, stable=True).indices
+    return torch.zeros_like(allowed).scatter(1, order[:, :keep], True) & allowed
+
+
 def _nearest_centroid(to_query, to_key, real, keep):
     return (to_query.argmax(dim=1)[:, None] == to_key.argmax(dim=1)[None]) & real & _past(real, len(real))
 
@@ -639,6 +659,8 @@ ROUTED = Exercise(
                 _routed(choose_from=_everything),
             "later keys may be chosen.": _routed(allowed=lambda real, n: real.expand(n, n)),
             "what is forbidden gets a made-up smallest number, and a closeness can be lower.": _smallest_is_minus_9,
+            "what is forbidden gets the smallest closeness of all, and an allowed key may have the same.":
+                _forbidden_gets_the_smallest,
             "this is the cluster that takes its nearest of all tokens; a query asks among those before it.":
                 _members_of_all,
             "the query itself is left out; j <= i includes it.":
@@ -668,6 +690,14 @@ ROUTED = Exercise(
             "early rows are filled up with keys that they may not attend to.":
                 _routed(end=lambda chosen, allowed: chosen),
             "of equals the later key is chosen.": _routed(later_first=True),
+            "equals are told apart by a little that is taken off each place; two keys may differ by less than that.":
+                lambda to_query, to_key, real, keep: (
+                    _routed()(to_query, to_key - 1e-4 * torch.arange(len(real))[:, None], real, keep)
+                ),
+            "closeness is rounded to 16 bits, and what differed becomes equal.":
+                lambda to_query, to_key, real, keep: _routed()(to_query.half(), to_key.half(), real, keep),
+            "how close a query is to the centroids is rounded to 16 bits, so it gets another cluster.":
+                lambda to_query, to_key, real, keep: _routed()(to_query.half(), to_key, real, keep),
             "there is one key too few in a row.": _routed(keep_of=lambda keep: keep - 1),
             "there is one key too many in a row.": _routed(keep_of=lambda keep: keep + 1),
             "of equal centroids the last one is taken for the query's.": _routed(
