@@ -174,7 +174,8 @@ def plain_copy(value, depth=0):
     if kind is dict and len(value) <= MOST_NAMES and all(type(name) in (str, int, bool) for name in value):
         return {name: plain_copy(part, depth + 1) for name, part in value.items()}
     if isinstance(value, torch.Tensor):
-        return value.clone()
+        with torch._C.DisableTorchFunctionSubclass():  # what it holds counts, not what a subclass says of itself
+            return value.as_subclass(torch.Tensor).clone()
     if value is None or kind in (bool, int, float, complex, str, torch.Size, torch.dtype, torch.device, Other):
         return value
     return Other(kind_of(value)[:200])

@@ -149,6 +149,22 @@ def test_right(key, answer):
     assert verdict(key, answer, "right") == "Right."
 
 
+class Liar(torch.Tensor):
+    """It calls itself equal to everything."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, arguments=(), options=None):
+        if function in (torch.isclose, torch.Tensor.isclose, torch.eq, torch.Tensor.eq):
+            return torch.ones(arguments[0].shape, dtype=torch.bool)
+        return super().__torch_function__(function, types, arguments, options or {})
+
+
+def test_a_tensor_that_answers_for_itself_is_judged_by_what_it_holds():
+    message = verdict("99.1", lambda scores, scale: (scores * scale + 1).as_subclass(Liar), "wrong")
+    assert "values are not" in message
+    assert verdict("99.1", lambda scores, scale: (scores * scale).as_subclass(Liar), "right") == "Right."
+
+
 def test_not_answered():
     def blank(scores, scale):
         raise NotImplementedError

@@ -15,6 +15,7 @@ from synth_lib.lab import train as training
 from synth_lib.lab.__main__ import main
 from synth_lib.lab.own import OwnLabels, OwnPairs, OwnText, measured, read_rows, read_text, split_rows, split_text
 from synth_lib.lab.train import Settings
+from synth_lib.models import LanguageModel
 from synth_lib.text.baselines import bleu, copy_nearest, tfidf_logistic_regression
 
 CPU = torch.device("cpu")
@@ -487,3 +488,11 @@ def test_a_text_without_line_ends_is_continued_from_its_first_character(tmp_path
     assert main(command("text", path, tmp_path / "run", "--sample", "7")) == 0
     written = capsys.readouterr().out.split(" on valid ")[1].split("\n", 1)[1].rstrip("\n")
     assert written.startswith("t") and len(written) == 8
+
+
+def test_what_is_written_follows_the_seed(tmp_path):
+    task = task_of("text", write(tmp_path, TEXT))
+    torch.manual_seed(0)
+    model = LanguageModel(task.tokenizer.vocab, d_model=8, head=2, layer=1, max_length=8).eval()
+    one, same, other = (own.write_text(model, task.tokenizer, TEXT[0], 40, seed) for seed in (1, 1, 2))
+    assert one == same != other

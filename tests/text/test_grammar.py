@@ -508,7 +508,7 @@ def test_an_english_sentence_has_one_translation_whatever_the_seed(splits):
     other = sentences(train=20_000, valid=1, test=1, unseen=100, seed=1)
     again = [one for one in every(other) if one.english in first]
     assert len(again) > 100 and all(first[one.english] == one for one in again)
-    assert [one.english for one in other["train"][:50]] != [one.english for one in splits["train"][:50]]
+    assert len(again) < len(first) / 2  # other sentences, and not other slices of the same
 
 
 def test_more_training_sentences_leave_the_other_splits_alone(splits):
