@@ -445,14 +445,15 @@ plots.show(
 # ### Make nearness and product agree
 #
 # So queries and keys are transformed first, each in its own way: they get a few more coordinates. All keys are divided
-# by $M$, the length of the longest one, so $\lvert k\rvert \le 1$ (in I-ALSH $\le 0.75$).
+# by $M$, the length of the longest one, so $\lvert k\rvert \le 1$ (in I-ALSH, [arXiv
+# 1410.5410](https://arxiv.org/abs/1410.5410), $\le 0.75$).
 #
 # | kind | added to $k$ | added to $q$ | what then says the product | from |
 # |---|---|---|---|---|
 # | Simple-LSH | $\sqrt{1 - \lvert k\rvert^2}$ | 0, after $\lvert q\rvert = 1$ | the angle | Neyshabur and Srebro 2015 |
 # | Simple-ALSH | $\sqrt{1 - \lvert k\rvert^2}$, 0 | 0, $\sqrt{1 - \lvert q\rvert^2}$ | the angle | |
 # | XBOX | $\sqrt{1 - \lvert k\rvert^2}$ | 0 | the distance | Bachrach et al. 2014 |
-# | I-ALSH | $\tfrac12 - \lvert k\rvert^2$, $\tfrac12 - \lvert k\rvert^4$ | 0, 0 | the angle, nearly | [1410.5410](https://arxiv.org/abs/1410.5410) |
+# | I-ALSH | $1/2 - \lvert k\rvert^2$, $1/2 - \lvert k\rvert^4$ | 0, 0 | the angle, nearly | Shrivastava and Li 2015 |
 #
 # Call the results $P$ and $Q$. Derive XBOX on paper: how long is $P$? And what is
 # $\lvert Q - P\rvert^2 = \lvert Q\rvert^2 + \lvert P\rvert^2 - 2\,Q \cdot P$, written with $q$ and $k$? The cell
@@ -465,7 +466,8 @@ rest = (1 - scaled.square().sum(dim=1, keepdim=True)).clamp(min=0).sqrt()
 P, Q = torch.cat([scaled, rest], dim=1), torch.cat([query, torch.zeros(1)])
 print("key  squared distance  1 + |q|^2 - 2 q.k")
 for name, of_key, one in zip(arrows, P, scaled, strict=True):
-    print(f"{name:3}  {(Q - of_key).square().sum():16.3f}  {1 + query @ query - 2 * query @ one:17.3f}")
+    by_product = 1 + query @ query - 2 * query @ one
+    print(f"{name:3}  {(Q - of_key).square().sum():16.3f}  {by_product:17.3f}")
 
 # %% [markdown]
 # $P$ has the length 1, so only the product differs in a row: now c is the nearest. Two facts did it, and they are
