@@ -111,5 +111,8 @@ def test_real_sentences_tell_dense_from_vanilla_and_random_not_as_chapter_13_say
     assert max(bleu["Dense"]) < min(bleu["Vanilla"]) and min(bleu["Dense"]) < copied < max(bleu["Dense"])
     assert min(bleu["Random"]) < max(bleu["Vanilla"]) and min(bleu["Vanilla"]) < max(bleu["Random"])
     _, runs = read_record(DATA / "results" / "tatoeba.jsonl")
+    chosen = {run["variant"]: run["settings"] for run in runs if run["question"] == "final"}
+    at_edge = {name for name in MAIN if chosen[name]["learning_rate"] != 2e-3}
+    assert at_edge == {"Vanilla", "Random"} and chosen["Random"]["r_learning_rate_factor"] == 100
     curves = [run["curve"] for run in runs if run["question"] == "final"]
     assert not any(map(settled, curves))

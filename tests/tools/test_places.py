@@ -68,7 +68,7 @@ def elsewhere(tmp_path_factory):
     folder = tmp_path_factory.mktemp("places") / "Mein Ordner é ł"
     for name in ("synth_lib", "tools", "tests/offline"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("classroom.toml", "pyproject.toml", "conftest.py"):
+    for name in ("classroom.toml", "pyproject.toml", "constraints.txt", "conftest.py"):
         shutil.copy(ROOT / name, folder)
     (folder / "notebooks" / "src").mkdir(parents=True)
     shutil.copy(ROOT / "notebooks" / "src" / "02_dense.py", folder / "notebooks" / "src")
