@@ -27,7 +27,7 @@ def repository(tmp_path_factory):
     for name in ("synth_lib", "tools", "tests", "data"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "notebooks" / "src", folder / "notebooks" / "src")
-    for name in ("classroom.toml", "pyproject.toml", "conftest.py"):
+    for name in ("classroom.toml", "pyproject.toml", "constraints.txt", "conftest.py"):
         shutil.copy(ROOT / name, folder)
     for chapter, (first, second) in HEADINGS.items():
         guide = GUIDE.replace("02.7", NUMBERS[chapter]).replace("RESULT: {", f"{first}: {{")
