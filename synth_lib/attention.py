@@ -134,8 +134,7 @@ class Attention(nn.Module):
             y: "batch length d_model".
             weights: "batch head query key", before dropout. Each row sums to 1, or is all zeros where the query may
                 attend to nothing; what that query mixes is 0, so its y is the bias of `output`. For a score that does
-                not read x, and no mask that differs between samples, a view of one map: do not write into it. None
-                if they are not needed.
+                not read x, and no mask per sample, one shared map: do not write into it. None if not needed.
 
         Raises:
             TypeError, ValueError: x or mask has a wrong type, number of axes or size; the message names the axis.

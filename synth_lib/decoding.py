@@ -128,6 +128,4 @@ def beam_search(step, batch, *, start, end, count, beam, length_penalty):
             break
         tokens = token.view(-1, 1)
         rows = (parent + torch.arange(batch)[:, None] * beam).view(-1)
-    return [
-        written[row, 0].tolist() if output is None else output for row, (_, output) in enumerate(best_finished)
-    ]
+    return [written[row, 0].tolist() if output is None else output for row, (_, output) in enumerate(best_finished)]

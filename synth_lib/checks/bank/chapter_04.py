@@ -731,7 +731,8 @@ def _rows_with_zeros(a, b):
 def _rows_near_the_limit(a, b):
     """Six rows off by at most 0.0001, then eight that miss every product by 0.01 or more, two of them by little."""
     product_of = torch.outer(torch.linspace(-1.2, -0.7, b), torch.linspace(0.8, 1.25, a))
-    signs = torch.where(torch.arange(a * b).reshape(b, a) * 7 % 5 < 2, 1.0, -1.0)  # their rank is above 1
+    # Their rank is above 1 for every a and b, and they are no small addition to the product.
+    signs = torch.where(torch.arange(a * b).reshape(b, a) ** 2 % 19 < 9, 1.0, -1.0)
 
     def one(size, r, t):
         result = torch.zeros(b, a)
