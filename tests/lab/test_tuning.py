@@ -148,7 +148,7 @@ def stages_of(name):
     return found
 
 
-def test_the_grammar_has_its_main_variants_whole_before_the_others_begin():
+def test_the_grammar_has_three_seeds_of_its_main_variants_before_the_others_begin():
     main, others = ["Vanilla", "Dense", "Random"], [*list(VARIANTS)[3:], WIDER]
     stages = stages_of("grammar")
     sweep, factors, final, *rest, last, choice = stages

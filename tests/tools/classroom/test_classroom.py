@@ -950,6 +950,12 @@ def test_a_hand_out_says_how_to_install_what_counts_and_what_is_not_in_it(handed
     assert "transformers==" in assignment.requirements(courses.read(["12"])) and "transformers" not in needed
     pins = (ROOT / "constraints.txt").read_text(encoding="utf8").splitlines()
     assert set(needed.split()) <= set(pins) and all("==" in line for line in needed.split())
+    assert assignment.named_before(courses.read(["02", "03"])) == ["00", "01"]
+    assert assignment.named_before(courses.read(["00", "01", "02"])) == []
+    chapter = COURSE.chapters["02"]
+    free = dataclasses.replace(chapter, points={**chapter.points, "02.5": 0})
+    course = dataclasses.replace(COURSE, chapters={"02": free})
+    assert "| 02.5 | who depends on whom | does not count |" in assignment.readme(course, None, None)
 
 
 @pytest.mark.parametrize(
@@ -1005,12 +1011,6 @@ def test_a_folder_that_may_not_be_read_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(grading_tool.submissions, "find", closed)
     assert grading_tool.main() == 2
     assert capsys.readouterr().err == f"SUBMISSIONS={tmp_path} cannot be read: Permission denied: {tmp_path}.\n"
-    assert assignment.named_before(courses.read(["02", "03"])) == ["00", "01"]
-    assert assignment.named_before(courses.read(["00", "01", "02"])) == []
-    chapter = COURSE.chapters["02"]
-    free = dataclasses.replace(chapter, points={**chapter.points, "02.5": 0})
-    course = dataclasses.replace(COURSE, chapters={"02": free})
-    assert "| 02.5 | who depends on whom | does not count |" in assignment.readme(course, None, None)
 
 
 def test_a_notebook_says_nothing_of_outputs_that_a_hand_out_has_not(handed_out):
