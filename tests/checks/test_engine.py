@@ -1,5 +1,6 @@
 """The engine of the checks: it compares kind, shape, dtype, values, in this order, and never raises."""
 
+import math
 import random
 import signal
 import sys
@@ -18,7 +19,7 @@ from torch import nn
 
 from synth_lib import checks
 from synth_lib.checks import Verdict, check, engine, find, guard, progress, runner
-from synth_lib.checks.compare import difference
+from synth_lib.checks.compare import difference, short
 from synth_lib.checks.exercise import Draw, Exercise, Mistake, Reads, RowsSumTo1, ZeroOutside
 
 
@@ -916,6 +917,12 @@ def test_nan_is_told_in_a_part_of_a_result_too():
 def test_a_tensor_without_an_axis_has_no_first_place():
     message = difference(torch.tensor(1.5), torch.tensor(2.5), "loss")
     assert message == "the shape is right, but the number is not (loss)."
+
+
+def test_a_number_that_should_be_0_may_be_off_by_what_rounding_leaves():
+    assert difference(0.1 + 0.2 - 0.3, 0.0) is None  # 5.6e-17
+    for wrong in (1e-6, -1e-6, math.nan, math.inf):
+        assert difference(wrong, 0.0) == f"the result {short(wrong)} is not right."
 
 
 # --- side by side ---
