@@ -172,7 +172,7 @@ class Attention(nn.Module):
         if in_order and (start > 0 or mask is not None or self.pattern is not None):
             mask, in_order = self._and_causal(mask, start, query, length, x.device), False
         if cache is not None:
-            cache.begin(self.score, self.value, memory is None and getattr(self.pattern, "keeps_tokens", False))
+            cache.begin(*self.score.modules(), self.value, memory is None and getattr(self.pattern, "keeps_tokens", 0))
         if self.pattern is not None:
             mask = self.pattern(self.score, x, memory, mask, start, length, cache)
         plain = need_weights or self.always_plain or (self.training and self.dropout)

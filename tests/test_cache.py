@@ -137,11 +137,12 @@ def test_an_empty_cache_can_be_reordered():
     assert (cache.entries, cache.length) == ([], 0)
 
 
-@pytest.mark.parametrize("part", ["score", "value"])
+@pytest.mark.parametrize("part", ["score", "value", "score.parts.1", "score.parts.1.key"])
 def test_another_part_between_two_steps_is_refused(part):
-    layer, other, x, cache = layer_of("dot_product"), layer_of("dot_product"), example(MAX_LENGTH), Cache()
+    layer, other = layer_of("random + dot_product"), layer_of("random + dot_product")
+    x, cache = example(MAX_LENGTH), Cache()
     layer(x[:, :5], cache=cache)
-    setattr(layer, part, getattr(other, part))
+    layer.set_submodule(part, other.get_submodule(part))
     for wrong in (layer, other):
         with refuses(ValueError, "begun with another layer, score, value or pattern: begin with an empty one"):
             wrong(x[:, 5:], cache=cache)

@@ -32,6 +32,7 @@ class Routed(Content):
 
     Raises:
         TypeError, ValueError: a number that does not fit.
+        RuntimeError: the layer is called again in the backward pass (activation checkpointing) in training mode.
     """
 
     def __init__(self, features, head, clusters, *, keep=None, decay=0.999):
@@ -71,6 +72,11 @@ class Routed(Content):
             order = closeness.sort(dim=-1, descending=True, stable=True).indices
             chosen = torch.zeros_like(allowed).scatter(-1, order, (place < self.keep).expand_as(order)) & allowed
         if self.training:
+            if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1:  # within backward()
+                raise RuntimeError(
+                    "Routed moves its centroids in each call in training, and activation checkpointing calls again: "
+                    "leave this layer out of it, or call pattern.eval()"
+                )
             real_queries, real_keys = allowed.any(dim=-1), allowed.any(dim=-2)
             if start is not None:  # padding may attend to tokens, but nobody attends to padding
                 real_queries = real_queries & real_keys[..., start : start + queries.shape[2]]

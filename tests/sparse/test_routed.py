@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from synth_lib.attention import Attention, CrossAttention
 from synth_lib.sparse.compared import queries_and_keys
@@ -158,3 +159,17 @@ def followed(start, vectors_and_real):
                 if members:
                     moved[head, cluster] = 0.75 * moved[head, cluster] + 0.25 * sum(members) / len(members)
     return moved
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_activation_checkpointing_would_choose_other_keys_and_is_refused(reentrant):
+    """The forward pass that is repeated for the gradients would come after the centroids have moved."""
+    layer = Attention(8, 2, 16, score="dot_product")
+    layer.pattern = Routed(4, 2, 3, keep=2)
+    x = torch.randn(2, 16, 8, requires_grad=True)
+    with pytest.raises(RuntimeError, match="activation checkpointing calls again: leave this layer out of it"):
+        checkpoint(layer, x, use_reentrant=reentrant)[0].sum().backward()
+    layer.pattern.eval()
+    (plain,) = torch.autograd.grad(layer(x)[0].sum(), x)
+    (again,) = torch.autograd.grad(checkpoint(layer, x, use_reentrant=False)[0].sum(), x)
+    assert torch.equal(again, plain)
