@@ -1,7 +1,8 @@
-"""The numbers that docs/train.md prints are those of the records in data/results."""
+"""What docs/train.md, the README and chapter 13 say in words is what the records in data/results carry."""
 
 import json
 import re
+from itertools import combinations
 from pathlib import Path
 from statistics import mean
 
@@ -9,51 +10,87 @@ import pytest
 
 from synth_lib.lab.runner import read_record
 from synth_lib.lab.suites import MAIN, VARIANTS, WIDER
-from synth_lib.lab.tuning import settled
+from synth_lib.lab.tuning import settled, steps_to
 from synth_lib.text.corpora import DATA
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "train.md").read_text(encoding="utf8")
+PAGE, README = ((ROOT / name).read_text(encoding="utf8") for name in ("docs/train.md", "README.md"))
 PUBLISHED = {"1.88", "1.4697"}  # by nanoGPT's README: no record of ours
+
+
+def runs_of(name, question):
+    runs = read_record(DATA / "results" / f"{name}.jsonl")[1]
+    return [run for run in runs if run["question"] == question and run["status"] == "finished"]
 
 
 def losses_of(name, question, metric="test_loss"):
     """{variant: the test loss of each seed}."""
     found = {}
-    for run in read_record(DATA / "results" / f"{name}.jsonl")[1]:
-        if run["question"] == question and run["status"] == "finished":
-            found.setdefault(run["variant"], []).append(run["metrics"][metric])
+    for run in runs_of(name, question):
+        found.setdefault(run["variant"], []).append(run["metrics"][metric])
     return found
 
 
-def speed(name, score):
+def told(one, other):
+    """Rule 4 of chapter 13: "lower", "higher" or "same", by every seed or, of five, by every way to deal them."""
+
+    def below(low, high):
+        ways = [sum(way) <= sum(low) + 1e-9 for way in combinations(low + high, len(low))]
+        return max(low) < min(high) or (min(len(low), len(high)) >= 5 and mean(ways) <= 0.05)
+
+    assert min(len(one), len(other)) >= 3
+    return "lower" if below(one, other) else "higher" if below(other, one) else "same"
+
+
+def steps_of(name):
+    [steps] = {run["settings"]["steps"] for run in runs_of(name, "final")}
+    return f"{steps:,} steps"
+
+
+def who_has_settled(name):
+    """"none of them had settled", of the runs of MAIN."""
+    count = sum(settled(run["curve"]) for run in runs_of(name, "final") if run["variant"] in MAIN)
+    return f"{count or 'none'} of them had settled"
+
+
+def speeds(name):
     record = json.loads((DATA / "results" / f"{name}.json").read_text(encoding="utf8"))
-    return next(row["faster_than_sdpa"] for row in record["train"] if row["score"] == score)
+    return {row["score"]: row["faster_than_sdpa"] for row in record["train"]}
 
 
 def sentences():
-    """What the page says with numbers. Where a record has grown, the assertion shows what to write now."""
+    """What the page says. Where a record has grown, the assertion shows what to write now."""
     final, counted = losses_of("nanogpt", "final"), losses_of("nanogpt", "baseline")
     whole, longer = (
         {name: f"{name} {mean(losses):.2f} ({len(losses)} seeds)" for name, losses in found.items()}
         for found in (final, losses_of("longer", "final"))
     )
     live = losses_of("live", "live")
+    [live_steps] = {run["settings"]["steps"] for run in runs_of("live", "live")}
     bleu = losses_of("tatoeba", "final", "bleu")
-    some = [f"{name} {mean(bleu[name]):.1f} ({len(bleu[name])} seeds)" for name in ("Vanilla", "Random", "Dense")]
+    some = [f"{name} {mean(bleu[name]):.2f} ({len(bleu[name])} seeds)" for name in ("Vanilla", "Random", "Dense")]
     copied = losses_of("tatoeba", "baseline", "bleu")["copy nearest"][0]
+    mixtures = {score: speed for score, speed in speeds("speed-cpu").items() if "+" in score}
+    assert len(mixtures) == 3 and max(mixtures.values()) < 1 and not any("+" in score for score in speeds("speed-h200"))
     return [
-        f"Vanilla {live['Vanilla'][0]:.2f}, Factorized Random {live['Factorized Random'][0]:.2f}",
-        f"{whole['Random']}, {whole['Vanilla']}, {whole['Dense']}",
-        f"counting five characters {counted['6-gram'][0]:.3f}",
-        f"{longer['Random']}, {longer['Dense']}, {longer['Vanilla']}. Most of the lead went",
-        f"{', '.join(some)}, copying the nearest sentence {copied:.1f}",
-        f"{speed('speed-h200', 'random'):.2f} times as fast on an H200",
-        f"{speed('speed-cpu', 'random'):.2f} times on one CPU core",
+        f"test loss after {live_steps} steps: Vanilla {live['Vanilla'][0]:.2f}, Factorized Random "
+        f"{live['Factorized Random'][0]:.2f}",
+        f"Tiny Shakespeare, {steps_of('nanogpt')}, each tuned alike, test loss: {whole['Random']}, {whole['Vanilla']}, "
+        f"{whole['Dense']}.",
+        f"After {steps_of('longer')}, at the rates that were best on one seed of {steps_of('nanogpt')[:-6]}: "
+        f"{longer['Random']}, {longer['Dense']}, {longer['Vanilla']}. Most of the lead went, "
+        f"{who_has_settled('longer')}, and counts that are tuned as they are have {counted['tuned counting'][0]:.3f}.",
+        f"Everyday sentences into German, {steps_of('tatoeba')}, BLEU: {', '.join(some)}, copying the nearest sentence "
+        f"{copied:.2f}; not settled either, and cross-attention compares tokens in all three.",
+        f"For speed alone: hardly. Against torch's fused kernel a training step of Random is "
+        f"{speeds('speed-h200')['random']:.2f} times as fast on an H200 and {speeds('speed-cpu')['random']:.2f} times "
+        "on one CPU core; the mixtures are slower on that core, and were not measured on the card.",
+        "If what belongs together may stand anywhere: no. One layer without a dot product cannot find it; at fixed "
+        "places it can ([08]",
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("number", range(7))
+@pytest.mark.parametrize("number", range(6))
 def test_the_page_says_what_the_records_say(number):
     assert sentences()[number] in " ".join(PAGE.split())
 
@@ -63,16 +100,31 @@ def test_the_page_has_no_other_number_with_a_point():
     assert set(re.findall(r"\d+\.\d+", PAGE)) <= told
 
 
-def test_random_is_lower_than_vanilla_with_every_seed_and_behind_counting_as_the_page_says():
+def test_random_is_lower_than_vanilla_and_behind_counting_as_chapter_13_says():
     final, counted = losses_of("nanogpt", "final"), losses_of("nanogpt", "baseline")
-    assert max(final["Random"]) < min(final["Vanilla"]) and min(final["Random"]) > counted["6-gram"][0]
-    assert max(final["Dense"]) > min(final["Vanilla"]) and min(final["Dense"]) < max(final["Vanilla"])
+    assert told(final["Random"], final["Vanilla"]) == "lower" and told(final["Dense"], final["Vanilla"]) == "same"
+    assert min(map(min, final.values())) > counted["6-gram"][0] > counted["tuned counting"][0]
 
 
-def test_most_of_the_lead_goes_with_more_steps_as_the_page_says():
+def test_the_lead_shrinks_with_the_steps_and_tuned_counting_is_ahead_as_page_and_readme_say():
     short, long = losses_of("nanogpt", "final"), losses_of("longer", "final")
     before, after = (mean(losses["Vanilla"]) - mean(losses["Random"]) for losses in (short, long))
-    assert 0 < after < before / 2 and max(long["Random"]) < min(long["Vanilla"])
+    assert 0 < after < before / 2 and {told(long[name], long["Vanilla"]) for name in ("Random", "Dense")} == {"lower"}
+    assert losses_of("nanogpt", "baseline")["tuned counting"][0] < min(map(min, long.values()))
+    stays = "on tiny Shakespeare Random stays ahead of Vanilla, with a lead that shrinks"
+    assert f"{stays}, and tuned counting is ahead of both" in " ".join(README.split())
+    assert "If what belongs together may stand anywhere: no." in " ".join(README.split())
+
+
+def test_at_fixed_places_a_layer_without_a_dot_product_compares_and_elsewhere_not_as_page_and_readme_say():
+    shares = {}
+    for run in read_record(DATA / "results" / "probes_halves.jsonl")[1]:
+        if run["layer"] == 1:
+            shares[run["task"], run["score"]] = run["accuracy"]
+    for score in ("random", "dense"):
+        assert min(shares["halves in the same order", score]) > 0.95
+        assert max(shares["halves in any order", score]) < 0.55
+    assert min(shares["halves in any order", "dot_product"]) > 0.95
 
 
 def test_none_of_the_three_had_settled_as_the_page_says():
@@ -82,37 +134,46 @@ def test_none_of_the_three_had_settled_as_the_page_says():
         assert len(curves) == number and not any(map(settled, curves))
 
 
-def test_the_grammar_tells_the_three_not_apart_as_chapter_13_says():
-    """Each makes an error in fewer than one sentence of a hundred, and no one is above another with every seed."""
-    exact = {}
-    for run in read_record(DATA / "results" / "grammar.jsonl")[1]:
-        if run["question"] == "final" and run["variant"] in MAIN:
-            exact.setdefault(run["variant"], []).append(run["metrics"]["exact_match"])
-    assert set(exact) == set(MAIN) and min(map(len, exact.values())) >= 3 and min(map(min, exact.values())) > 0.99
-    for name in ("Random", "Dense"):
-        assert min(exact[name]) <= max(exact["Vanilla"]) and min(exact["Vanilla"]) <= max(exact[name])
-
-
 def test_every_variant_translates_the_grammar_nearly_without_error_as_chapter_13_says():
-    """All ten: an error in fewer than two sentences of a hundred, and no one below Vanilla with every seed."""
-    exact = {}
-    for run in read_record(DATA / "results" / "grammar.jsonl")[1]:
-        if run["question"] == "final":
-            exact.setdefault(run["variant"], []).append(run["metrics"]["exact_match"])
+    """All ten: an error in fewer than two sentences of a hundred, and told apart from Vanilla by the loss alone."""
+    exact, losses = losses_of("grammar", "final", "exact_match"), losses_of("grammar", "final")
     assert set(exact) == {*VARIANTS, WIDER} and min(map(len, exact.values())) >= 3
     assert min(map(min, exact.values())) > 0.98
-    for numbers in exact.values():
-        assert max(numbers) >= min(exact["Vanilla"]) and min(numbers) <= max(exact["Vanilla"])
+    assert {told(numbers, exact["Vanilla"]) for numbers in exact.values()} == {"same"}
+    by_loss = {name: told(numbers, losses["Vanilla"]) for name, numbers in losses.items()}
+    higher = {"Dense", "Fixed Random", "Factorized Dense"}
+    assert by_loss == {name: "higher" if name in higher else "same" for name in losses}
 
 
-def test_real_sentences_tell_dense_from_vanilla_and_random_not_as_chapter_13_says():
-    bleu, copied = losses_of("tatoeba", "final", "bleu"), losses_of("tatoeba", "baseline", "bleu")["copy nearest"][0]
-    assert min(len(bleu[name]) for name in MAIN) >= 3
-    assert max(bleu["Dense"]) < min(bleu["Vanilla"]) and min(bleu["Dense"]) < copied < max(bleu["Dense"])
-    assert min(bleu["Random"]) < max(bleu["Vanilla"]) and min(bleu["Vanilla"]) < max(bleu["Random"])
-    _, runs = read_record(DATA / "results" / "tatoeba.jsonl")
-    chosen = {run["variant"]: run["settings"] for run in runs if run["question"] == "final"}
-    at_edge = {name for name in MAIN if chosen[name]["learning_rate"] != 2e-3}
-    assert at_edge == {"Vanilla", "Random"} and chosen["Random"]["r_learning_rate_factor"] == 100
-    curves = [run["curve"] for run in runs if run["question"] == "final"]
-    assert not any(map(settled, curves))
+def test_of_the_grammar_three_need_more_steps_than_vanilla_and_random_does_not_as_chapter_13_says():
+    until, sharp, point = {}, {}, 210  # a curve of the grammar has a point each 210 steps
+    for run in runs_of("grammar", "final"):
+        until.setdefault(run["variant"], []).append(steps_to(run["curve"], 0.2))
+        if "histograms" in run:
+            sharp[run["variant"]] = mean(layer[20] for layer in run["histograms"]["decoder"])
+    assert min(until["Vanilla"]) <= min(until["Random"]) <= max(until["Random"]) <= max(until["Vanilla"]) == 5 * point
+    for name in ("Dense", "Fixed Random", "Factorized Dense"):
+        assert min(until[name]) > max(until["Vanilla"])
+    of_vanilla = [run["curve"] for run in runs_of("grammar", "final") if run["variant"] == "Vanilla"]
+    assert len(of_vanilla) == 5 and sum(map(settled, of_vanilla)) == 4
+    assert sharp["Random"] < sharp["Dense"] < sharp["Vanilla"]
+
+
+@pytest.mark.parametrize(("name", "factor"), [("nanogpt", 100), ("tatoeba", 100), ("grammar", 30)])
+def test_the_best_factor_of_random_is_what_chapter_13_says(name, factor):
+    tried = [run for run in runs_of(name, "tuning") if run["variant"] == "Random"]
+    best = min(tried, key=lambda run: run["metrics"]["loss"])
+    assert best["settings"]["r_learning_rate_factor"] == factor
+
+
+def test_real_sentences_tell_two_from_vanilla_and_two_not_as_chapter_13_says():
+    bleu, losses = losses_of("tatoeba", "final", "bleu"), losses_of("tatoeba", "final")
+    copied = losses_of("tatoeba", "baseline", "bleu")["copy nearest"][0]
+    some = {"Random": "same", "Random + Vanilla": "same", "Dense": "lower", "Factorized Random": "lower"}
+    assert {name: told(bleu[name], bleu["Vanilla"]) for name in some} == some
+    assert min(bleu["Dense"]) < copied < max(bleu["Dense"])
+    assert told(losses["Random + Vanilla"], losses["Vanilla"]) == "lower"
+    chosen = {run["variant"]: run["settings"] for run in runs_of("tatoeba", "final")}
+    assert {name for name in MAIN if chosen[name]["learning_rate"] != 2e-3} == {"Vanilla", "Random"}
+    assert chosen["Random"]["r_learning_rate_factor"] == 100
+    assert not any(settled(run["curve"]) for run in runs_of("tatoeba", "final"))
