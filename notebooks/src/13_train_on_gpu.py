@@ -1375,7 +1375,7 @@ for speeds in ({score: speed for score, (speed, _) in cost[name].items()} for na
 #
 # The first three put what counting reaches beside the model. The suite `gpu` has nanoGPT's larger setting, whose
 # published loss is 1.4697; nobody has recorded it here. The last asks a card for what this chapter lacks, most
-# important first. In a clone, write `.venv/bin/python`.
+# important first. In a clone, write `.venv/bin/python`. None of the runs below had a card:
 
 # %%
 larger = GPU["language model"]
@@ -1383,6 +1383,14 @@ sizes, training = larger["model"], larger["settings"]
 print(f"{sizes['layer']} layers, {sizes['head']} heads, d_model {sizes['d_model']}, "
       f"length {sizes['max_length']},")
 print(f"{training['steps']} steps of {training['batch']} windows, dropout {sizes['dropout']}")
+
+# %% fold=true
+# @title What was run, and for how long
+for name in ("nanogpt", "longer", "grammar", "tatoeba", "dialogue", "why"):
+    if runs := read(name):
+        hours, where = sum(run["seconds"] for run in runs) / 3600, {run["device"] for run in runs}
+        print(f"{name:>8}: {len(runs)} runs, {hours:.1f} hours by the clock on one core "
+              f"({', '.join(where)})")
 
 # %% [markdown]
 # ### Stretch 13.5: a table that lies with true numbers

@@ -34,7 +34,8 @@ def made_up(run, number):
         "phenomena": {name: [9, 10] for name in ("all", "question", "verb final", "noun subject")},
     }  # fmt: skip
     curve = [[step, 4 * 0.999**step] for step in range(0, 2001, 100)]
-    return run | {"status": "finished", "metrics": metrics, "curve": curve, "parameters": 8, "seconds": 1.0}
+    measured = {"metrics": metrics, "curve": curve, "parameters": 8, "seconds": 1.0, "device": "cpu"}
+    return run | {"status": "finished"} | measured
 
 
 def whole_record(name, recorded=()):
