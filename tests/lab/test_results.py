@@ -10,6 +10,7 @@ import pytest
 from synth_lib.lab.runner import read_record
 from synth_lib.lab.suites import MAIN, VARIANTS, WIDER
 from synth_lib.lab.tuning import settled
+from synth_lib.text import baselines
 from synth_lib.text.corpora import DATA
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,6 +68,15 @@ def test_random_is_lower_than_vanilla_with_every_seed_and_behind_counting_as_the
     final, counted = losses_of("nanogpt", "final"), losses_of("nanogpt", "baseline")
     assert max(final["Random"]) < min(final["Vanilla"]) and min(final["Random"]) > counted["6-gram"][0]
     assert max(final["Dense"]) > min(final["Vanilla"]) and min(final["Dense"]) < max(final["Vanilla"])
+
+
+def test_tuned_counting_is_chosen_inside_its_grid_and_below_every_recorded_model():
+    _, runs = read_record(DATA / "results" / "nanogpt.jsonl")
+    (chosen,) = (run["metrics"] for run in runs if run["variant"] == "tuned counting")
+    assert baselines.ORDERS[0] < chosen["order"] < baselines.ORDERS[-1]
+    assert chosen["extra"] < baselines.EXTRA[-1] and 0 < chosen["per_follower"] < baselines.PER_FOLLOWER[-1]
+    for name in ("nanogpt", "longer"):
+        assert min(map(min, losses_of(name, "final").values())) > chosen["test_loss"]
 
 
 def test_most_of_the_lead_goes_with_more_steps_as_the_page_says():
