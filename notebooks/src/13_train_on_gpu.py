@@ -135,7 +135,8 @@ plots.show(
 #    with five seeds each, a permutation test with a p-value of at most 0.05 in this direction; "higher" likewise.
 #    Otherwise it says *not told apart*. Random and Dense against Vanilla get five seeds first; each table says how many
 #    it has.
-# 5. **Counting comes first.** Each task has a baseline without attention, in the same table.
+# 5. **Counting comes first.** Each task has a baseline without attention, in the same table, and counting characters
+#    is tuned on validation text too.
 #
 # The *loss* is the mean of $-\log$ of the probability that a model gave to the token that came, in *nats per token*,
 # here per character. Smaller is better.
@@ -159,8 +160,8 @@ my_order = [...]  # nine names, such as "Random + Dense", "Vanilla"
 #
 # Is 1.88 good? A table of counts can tell. An *n-gram* model predicts a character from the n - 1 before it, by how
 # often it followed them in the training text. Where it saw them too rarely, it falls back on fewer. *Tuned counting*
-# chooses n, and how far it falls back, on validation text, as the models below choose their rates. Same windows, same
-# test text:
+# chooses on validation text, as the models below choose their rates: n, and how far it falls back, further after
+# characters that many different ones followed (an idea of Witten and Bell, 1991). Same windows, same test text:
 
 # %%
 nanogpt = read("nanogpt")
@@ -259,7 +260,7 @@ check("13.1", bigram_loss_pair_by_pair)
 #
 # No k gets below the 2-gram above, which adds 1 to each count of a pair. A million characters count 65 × 65 pairs well,
 # so with k = 1 or 10 it hardly matters on what a row falls back. The record's longer n-grams need your rule: each falls
-# back on the next shorter one, with k = 10.
+# back on the next shorter one, with k = 10; in tuned counting k grows with the number of different followers.
 #
 # ## 2. Two variants, live
 #

@@ -18,8 +18,6 @@ from synth_lib.text import baselines, corpora
 from synth_lib.text.corpora import SPLITS
 from synth_lib.text.tokenizers import BytePairTokenizer, CharacterTokenizer, SpecialTokens
 
-ORDERS = range(1, 7)  # of the n-grams that are counted
-
 
 class OwnText:
     """The next token of a text: its first 90 % train, the next 5 % are "valid", the last 5 % "test".
@@ -74,17 +72,10 @@ class OwnText:
 
     def counted(self):
         """The best n-gram counts, chosen on valid: {its name: {column of the table: loss}}."""
-        vocab, losses = self.tokenizer.vocab, {}
-        for order in ORDERS:
-            if vocab**order < 2**63:  # what `ngram_loss` can count
-                losses[order] = self._ngrams("valid", order)
-        best = min(losses, key=losses.get)
-        name = f"{best}-gram counts, the best of 1 to {max(losses)} on valid"
-        return {name: {"valid, nats per token": losses[best], "test, nats per token": self._ngrams("test", best)}}
-
-    def _ngrams(self, split, order):
-        windows = self.evaluation_windows(split)
-        return baselines.ngram_loss(self.splits["train"], *windows, order, self.tokenizer.vocab)
+        windows = map(self.evaluation_windows, ("valid", "test"))
+        found = baselines.tuned_ngram_loss(self.splits["train"], *windows, self.tokenizer.vocab)
+        name = f"{found['order']}-gram counts, order and weights chosen on valid"
+        return {name: {"valid, nats per token": found["loss"], "test, nats per token": found["test_loss"]}}
 
     def train(self, sizes, settings, **options):
         """-> (model, record), see `train_language_model`."""

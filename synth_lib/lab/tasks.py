@@ -14,11 +14,11 @@ from torch.nn import functional as F
 from synth_lib.attention import Attention
 from synth_lib.lab.neighbours import LookUpTask, rows_in_keys, set_patterns
 from synth_lib.lab.starts import hand_made
-from synth_lib.lab.suites import WITH_MAPS, settings_of
+from synth_lib.lab.suites import TUNED, WITH_MAPS, settings_of
 from synth_lib.lab.train import autocast_on, evaluating, mean_loss, next_token_loss, train
 from synth_lib.models import Classifier, EncoderDecoder, LanguageModel
 from synth_lib.text import corpora, grammar
-from synth_lib.text.baselines import bleu, copy_nearest, ngram_loss, rouge_l
+from synth_lib.text.baselines import bleu, copy_nearest, ngram_loss, rouge_l, tuned_ngram_loss
 
 
 @cache
@@ -57,7 +57,7 @@ class LanguageModelTask:
         if train_on not in ("train", "train and valid"):
             raise ValueError(f"train_on must be 'train' or 'train and valid', not {train_on!r}")
         self.tokenizer, splits = corpora.shakespeare(tokens, corpus=corpus)
-        self.length = length
+        self.length, self.train_on = length, train_on
         self.text = torch.cat([splits[split] for split in train_on.split(" and ")]).to(device)
 
         def evaluation_windows(split, count):
@@ -89,12 +89,21 @@ class LanguageModelTask:
         return {"loss_at_length": {str(length): round(loss, 5) for length, loss in losses.items()}}
 
     def baseline(self, name):
-        """The losses of an n-gram model, "3-gram", of the training text on the windows that a model is measured on."""
-        order, losses = int(name.removesuffix("-gram")), {}
-        for name, split in (("loss", "valid"), ("test_loss", "test")):
-            windows = [part.cpu() for part in self.windows[split]]
-            losses[name] = round(ngram_loss(self.text.cpu(), *windows, order, self.tokenizer.vocab), 5)
-        return losses
+        """The losses of an n-gram model of the training text on the windows that a model is measured on.
+
+        name: "3-gram", with the weight of `ngram_loss`; or TUNED, by `tuned_ngram_loss`, with what was chosen.
+        """
+        text, vocab = self.text.cpu(), self.tokenizer.vocab
+        valid, test = ([part.cpu() for part in self.windows[split]] for split in ("valid", "test"))
+        if name == TUNED:
+            if self.train_on != "train":
+                raise ValueError(f"{TUNED} is chosen on valid, so train_on must be 'train', not {self.train_on!r}")
+            found = tuned_ngram_loss(text, valid, test, vocab)
+        else:
+            order = int(name.removesuffix("-gram"))
+            losses = (ngram_loss(text, *windows, order, vocab) for windows in (valid, test))
+            found = dict(zip(("loss", "test_loss"), losses, strict=True))
+        return {name: round(number, 5) for name, number in found.items()}
 
     def maps(self, model):
         return model.attention_maps(self.windows["valid"][0][:8])

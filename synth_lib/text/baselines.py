@@ -1,15 +1,22 @@
 """What a model must beat: numbers that need no training, or none to speak of.
 
 ngram_loss(splits["train"], *evaluation_windows(splits["test"], length, count), order=5, vocab=tokenizer.vocab)
+tuned_ngram_loss(splits["train"], valid_windows, test_windows, tokenizer.vocab)
 bleu(copy_nearest(pairs["train"], sources), references)
 tfidf_logistic_regression(glosses["train"], glosses["test"])
 """
 
 import re
+from itertools import product
 
 import torch
 
-from synth_lib.shapes import check_whole_number
+from synth_lib.shapes import check_number, check_whole_number
+
+# What `tuned_ngram_loss` tries.
+ORDERS = range(1, 11)
+EXTRA = (0, 1, 10, 40)
+PER_FOLLOWER = (0, 1, 3, 6, 12, 24, 48, 96)
 
 
 def copy_nearest(train, sources):
@@ -78,35 +85,87 @@ def tfidf_logistic_regression(train, test):
     return float(classifier.score(vectorizer.transform(text for text, _ in test), [label for _, label in test]))
 
 
-def ngram_loss(train, inputs, targets, order, vocab):
+def ngram_loss(train, inputs, targets, order, vocab, *, extra=10, per_follower=0):
     """Mean nats per token of an n-gram model of `order` tokens, counted in train, on the windows of a model.
 
     train is "length"; inputs and targets are "batch length", as of evaluation_windows. Like a model, it sees of a
     window's text only what stands in the window: the first targets have shorter contexts. The probability of a token
     after two or more is
 
-        (count(context, token) + 10 * probability after the context without its first token) / (count(context) + 10)
+        (count(context, token) + weight * probability after the context without its first token)
+            / (count(context) + weight)
+        weight = extra + per_follower * (how many different tokens follow the context in train)
 
-    and after one or none (count(context, token) + 1) / (count(context) + vocab).
+    or, if both counts and the weight are 0, the probability after the shorter context; after one or none it is
+    (count(context, token) + 1) / (count(context) + vocab). A weight that grows with the number of different followers
+    is the idea of Witten and Bell 1991, "The zero-frequency problem"; their method C has extra 0 and per_follower 1.
 
-    Raises ValueError if order is no whole number of at least 1, if vocab ** order does not fit an int64, or if a token
-    is not below vocab.
+    Raises ValueError if order is no whole number of at least 1, if vocab ** order does not fit an int64, if a token
+    is not below vocab, if extra or per_follower is no finite number of at least 0, or if both are 0.
     """
     check_whole_number("order", order)
+    check_number("extra", extra)
+    check_number("per_follower", per_follower)
+    if extra == per_follower == 0:
+        raise ValueError("extra and per_follower are both 0, so what was never seen is impossible: one must be above 0")
+    return _losses(_ngram_counts(train, inputs, targets, order, vocab), vocab, extra, per_follower)[-1]
+
+
+def tuned_ngram_loss(train, valid, test, vocab):
+    """The n-gram model that is the best on validation windows -> a dictionary of its losses and what was chosen.
+
+    train is "length"; valid and test are each (inputs, targets), both "batch length". Tried are the orders of ORDERS
+    that fit an int64, each with the weights EXTRA x PER_FOLLOWER of `ngram_loss`. "order", "extra" and "per_follower"
+    have the lowest loss on valid, which is "loss"; the first of equals wins. Nothing is chosen on test: it gives
+    "test_loss", in nats per token too. Below an extra or per_follower of 0 there is nothing; but where the highest of
+    a list is chosen, a better one may lie beyond it.
+    """
+    counts = _ngram_counts(train, *valid, max(order for order in ORDERS if vocab**order < 2**63), vocab)
+    tried = {
+        (order, extra, per_follower): loss
+        for extra, per_follower in product(EXTRA, PER_FOLLOWER)
+        if extra + per_follower > 0
+        for order, loss in enumerate(_losses(counts, vocab, extra, per_follower), start=1)
+    }
+    order, extra, per_follower = best = min(tried, key=tried.get)
+    weights = {"extra": extra, "per_follower": per_follower}
+    test_loss = ngram_loss(train, *test, order, vocab, **weights)
+    return {"loss": tried[best], "test_loss": test_loss, "order": order, **weights}
+
+
+def _ngram_counts(train, inputs, targets, order, vocab):
+    """What n-grams of 1 to `order` tokens need of train, as float64, for each n.
+
+    First the probability of each target after nothing; then for n = 2, 3, ... of each target with n - 1 tokens before
+    it how often train has them with the target, how often before any token, and before how many different ones.
+    """
     if vocab**order >= 2**63:
         raise ValueError(f"order is {order}, too large for a vocab of {vocab}: {vocab}**{order} does not fit an int64")
     largest = int(max(tokens.max() for tokens in (train, inputs, targets)))
     if largest >= vocab:
         raise ValueError(f"vocab is {vocab}, but there is a token {largest}")
     windows = torch.cat([inputs, targets[:, -1:]], dim=1)
-    probability = (_count(train, targets) + 1) / (len(train) + vocab)
+    counts = [(_count(train.sort().values, targets) + 1) / (len(train) + vocab)]
     for length in range(2, min(order, windows.shape[1]) + 1):
-        runs, contexts = _runs(train, length, vocab), _runs(train[:-1], length - 1, vocab)
-        asked = _runs(windows, length, vocab)  # those that end in the target length - 2 and the ones behind it
-        weight, shorter = (10, probability[:, length - 2 :]) if length > 2 else (vocab, 1 / vocab)
-        mixed = _count(runs, asked) + weight * shorter
-        probability[:, length - 2 :] = mixed / (_count(contexts, asked // vocab) + weight)
-    return float(-probability.log().mean())
+        runs, asked = _runs(train, length, vocab).sort().values, _runs(windows, length, vocab)
+        contexts, different = asked // vocab, runs.unique_consecutive()  # without its last token a run is a context
+        counts.append((_count(runs, asked), _count(runs // vocab, contexts), _count(different // vocab, contexts)))
+    return counts
+
+
+def _losses(counts, vocab, extra, per_follower):
+    """The losses of all orders, from 1, that `_ngram_counts` has counted."""
+    probability = counts[0].clone()
+    losses = [float(-probability.log().mean())]
+    for length, (with_target, with_any, followers) in enumerate(counts[1:], start=2):
+        shorter = probability[:, length - 2 :]  # of the target length - 2 and of those behind it
+        weight = extra + per_follower * followers
+        if length == 2:
+            shorter, weight = 1 / vocab, vocab
+        mixed = (with_target + weight * shorter) / (with_any + weight)
+        probability[:, length - 2 :] = torch.where(mixed.isnan(), shorter, mixed)  # 0 / 0
+        losses.append(float(-probability.log().mean()))
+    return losses
 
 
 def _runs(tokens, length, vocab):
@@ -118,7 +177,6 @@ def _runs(tokens, length, vocab):
 
 
 def _count(numbers, asked):
-    """How often each number of `asked` is among `numbers`, as float64."""
-    known, counts = numbers.unique(return_counts=True)
-    row = torch.searchsorted(known, asked.contiguous()).clamp(max=len(known) - 1)
-    return (counts[row] * (known[row] == asked)).double()
+    """How often each number of `asked` is among `numbers`, which are sorted, as float64."""
+    first, behind = (torch.searchsorted(numbers, asked.contiguous(), right=right) for right in (False, True))
+    return (behind - first).double()

@@ -11,6 +11,7 @@ import pytest
 from synth_lib.lab.runner import read_record
 from synth_lib.lab.suites import MAIN, VARIANTS, WIDER
 from synth_lib.lab.tuning import settled, steps_to
+from synth_lib.text import baselines
 from synth_lib.text.corpora import DATA
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -106,13 +107,25 @@ def test_random_is_lower_than_vanilla_and_behind_counting_as_chapter_13_says():
     assert min(map(min, final.values())) > counted["6-gram"][0] > counted["tuned counting"][0]
 
 
+def test_tuned_counting_is_chosen_inside_its_grid_and_below_every_recorded_model():
+    _, runs = read_record(DATA / "results" / "nanogpt.jsonl")
+    (chosen,) = (run["metrics"] for run in runs if run["variant"] == "tuned counting")
+    assert baselines.ORDERS[0] < chosen["order"] < baselines.ORDERS[-1]
+    assert chosen["extra"] < baselines.EXTRA[-1] and 0 < chosen["per_follower"] < baselines.PER_FOLLOWER[-1]
+    for name in ("nanogpt", "longer"):
+        assert min(map(min, losses_of(name, "final").values())) > chosen["test_loss"]
+
+
 def test_the_lead_shrinks_with_the_steps_and_tuned_counting_is_ahead_as_page_and_readme_say():
     short, long = losses_of("nanogpt", "final"), losses_of("longer", "final")
     before, after = (mean(losses["Vanilla"]) - mean(losses["Random"]) for losses in (short, long))
     assert 0 < after < before / 2 and {told(long[name], long["Vanilla"]) for name in ("Random", "Dense")} == {"lower"}
-    assert losses_of("nanogpt", "baseline")["tuned counting"][0] < min(map(min, long.values()))
+    [tuned] = losses_of("nanogpt", "baseline")["tuned counting"]
+    assert tuned < min(map(min, long.values()))
     stays = "on tiny Shakespeare Random stays ahead of Vanilla, with a lead that shrinks"
     assert f"{stays}, and tuned counting is ahead of both" in " ".join(README.split())
+    row = f"| the same | count, order and fall-back chosen on `valid` | {tuned:.3f} nats |"
+    assert row in (DATA / "README.md").read_text(encoding="utf8")
     assert "If what belongs together may stand anywhere: no." in " ".join(README.split())
 
 

@@ -75,7 +75,7 @@ def test_the_suite_for_a_gpu_has_the_settings_that_it_names():
     """Those of nanoGPT's, whose model of 65 characters has 10,745,088 numbers, its positions among them."""
     chosen = suite("gpu")
     [(task, settings)] = chosen.tasks.items()
-    assert [run["variant"] for run in chosen.runs] == [f"{order}-gram" for order in range(1, 7)]
+    assert [run["variant"] for run in chosen.runs] == [f"{order}-gram" for order in range(1, 7)] + ["tuned counting"]
     sweep = chosen.stages[0]([])
     assert len(sweep) == 3 * len(suites.VARIANTS) and {run["settings"]["steps"] for run in sweep} == {1667}
     sizes, training = settings_of(suites.experiment(task, "Vanilla"), settings)

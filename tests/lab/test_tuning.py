@@ -12,7 +12,7 @@ from synth_lib.lab.suites import NANOGPT, VARIANTS, WIDER, Suite, experiment, se
 from synth_lib.lab.tasks import make_task, run_experiment
 from synth_lib.lab.tuning import best_settings, has_tables, settled, steps_to, tuned_stages
 from synth_lib.models import LanguageModel
-from synth_lib.text.baselines import ngram_loss
+from synth_lib.text.baselines import ngram_loss, tuned_ngram_loss
 
 CPU = torch.device("cpu")
 TASK = "language model"
@@ -271,6 +271,18 @@ def test_counting_is_recorded_on_the_windows_of_the_models():
         expected = ngram_loss(task.text, *windows, 3, task.tokenizer.vocab)
         assert result["metrics"][name] == pytest.approx(expected, abs=1e-5)
     assert result["status"] == "finished" and json.dumps(result)
+
+
+def test_tuned_counting_is_recorded_with_what_was_chosen(monkeypatch):
+    task = make_task(TASK, CPU, **SMALL["data"], length=16)
+    monkeypatch.setattr(task, "text", task.text[:20_000])
+    result = run_experiment(experiment(TASK, "tuned counting", question="baseline"), SMALL, CPU)
+    valid, test = ([torch.cat(part) for part in zip(*split, strict=True)] for split in (task.valid, task.test))
+    expected = tuned_ngram_loss(task.text, valid, test, task.tokenizer.vocab)
+    assert result["metrics"] == pytest.approx(expected, abs=1e-5)
+    monkeypatch.setattr(task, "train_on", "train and valid")
+    with pytest.raises(ValueError, match="chosen on valid, so train_on must be 'train', not 'train and valid'"):
+        task.baseline("tuned counting")
 
 
 # The curve

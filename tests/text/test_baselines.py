@@ -7,11 +7,21 @@ from collections import Counter
 import pytest
 import torch
 
-from synth_lib.text.baselines import bleu, copy_nearest, ngram_loss, rouge_l, tfidf_logistic_regression
+from synth_lib.text.baselines import (
+    EXTRA,
+    PER_FOLLOWER,
+    bleu,
+    copy_nearest,
+    ngram_loss,
+    rouge_l,
+    tfidf_logistic_regression,
+    tuned_ngram_loss,
+)
 from synth_lib.text.corpora import DATA, evaluation_windows, glosses, random_windows, shakespeare, translation_pairs
 from synth_lib.text.grammar import score, sentences
 
 README = (DATA / "README.md").read_text(encoding="utf8")
+WITTEN_BELL = {"extra": 0, "per_follower": 1}  # their method C
 
 
 def test_the_nearest_sentence_is_copied():
@@ -119,29 +129,93 @@ def test_readme_gives_the_accuracy_of_both_classifiers():
         assert 100 * value == pytest.approx(stated, abs=0.1)
 
 
-def test_ngrams_against_loops():
-    """The definition, token by token, in Python's own numbers; tokens 5 and 6 are never seen in training."""
+def slow_ngrams(train, inputs, targets, order, vocab, extra=10, per_follower=0):
+    """The definition of `ngram_loss`, token by token, in Python's own numbers."""
+    text = train.tolist()
+    grams = Counter(tuple(text[i : i + n]) for n in range(1, order + 1) for i in range(len(text) - n + 1))
+    contexts = Counter(tuple(text[i : i + n]) for n in range(1, order) for i in range(len(text) - n))
+
+    def probability(context, token):
+        count, total = grams[(*context, token)], contexts[context] if context else len(text)
+        if len(context) < 2:
+            return (count + 1) / (total + vocab)
+        shorter = probability(context[1:], token)
+        weight = extra + per_follower * sum((*context, other) in grams for other in range(vocab))
+        return (count + weight * shorter) / (total + weight) if total + weight else shorter
+
+    losses = []
+    for row, answers in zip(inputs.tolist(), targets.tolist(), strict=True):
+        for position, token in enumerate(answers):
+            context = tuple(row[max(0, position + 2 - order) : position + 1]) if order > 1 else ()
+            losses.append(-math.log(probability(context, token)))
+    return sum(losses) / len(losses)
+
+
+@pytest.mark.parametrize("weights", [{}, {"extra": 0.5}, {"extra": 2, "per_follower": 3}, WITTEN_BELL])
+def test_ngrams_against_loops(weights):
+    """Tokens 5 and 6 are never seen in training."""
     generator = torch.Generator().manual_seed(0)
     train = torch.randint(5, (200,), generator=generator)
     inputs, targets = random_windows(torch.randint(7, (60,), generator=generator), 6, 9, generator)
-    text = train.tolist()
-    grams = Counter(tuple(text[i : i + n]) for n in range(1, 9) for i in range(len(text) - n + 1))
-    contexts = Counter(tuple(text[i : i + n]) for n in range(9) for i in range(len(text) - n))
-    contexts[()] = len(text)
-
-    def probability(context, token):
-        count, total = grams[(*context, token)], contexts[context]
-        if len(context) < 2:
-            return (count + 1) / (total + 7)
-        return (count + 10 * probability(context[1:], token)) / (total + 10)
-
     for order in range(1, 9):
-        losses = []
-        for row, answers in zip(inputs.tolist(), targets.tolist(), strict=True):
-            for position, token in enumerate(answers):
-                context = tuple(row[max(0, position + 2 - order) : position + 1]) if order > 1 else ()
-                losses.append(-math.log(probability(context, token)))
-        assert ngram_loss(train, inputs, targets, order, 7) == pytest.approx(sum(losses) / len(losses), rel=1e-12)
+        slow = slow_ngrams(train, inputs, targets, order, 7, **weights)
+        assert ngram_loss(train, inputs, targets, order, 7, **weights) == pytest.approx(slow, rel=1e-12)
+
+
+@pytest.mark.parametrize("weights", [{}, {"extra": 2, "per_follower": 3}, WITTEN_BELL])
+def test_the_probabilities_of_all_continuations_sum_to_1(weights):
+    """Of the 64 texts of three tokens after each first one. The last pair of train is in it once; token 3 never is."""
+    train = torch.tensor([0, 1, 1, 0, 2, 1, 1, 2, 2])
+    following = torch.cartesian_prod(*[torch.arange(4)] * 3)
+    for first in range(4):
+        total = 0.0
+        for targets in following[:, None]:
+            inputs = torch.cat([torch.tensor([[first]]), targets[:, :-1]], dim=1)
+            total += math.exp(-3 * ngram_loss(train, inputs, targets, 4, 4, **weights))
+        assert total == pytest.approx(1, rel=1e-12)
+
+
+def counted_texts():
+    """(train, windows of a text like it, windows of a text without order); 0 to 4 follow each other, often by rule."""
+    generator = torch.Generator().manual_seed(1)
+    text = [0, 1, 2]
+    for noise in torch.randint(15, (500,), generator=generator).tolist():
+        text.append(noise % 5 if noise < 5 else (text[-1] + 2 * text[-2] + text[-3]) % 5)
+    text, chaos = torch.tensor(text), torch.randint(5, (150,), generator=generator)
+    return text[:400], *(evaluation_windows(part, 8, 9) for part in (text[400:], chaos))
+
+
+def test_the_best_order_and_weights_are_those_of_a_slow_search():
+    train, like, chaos = counted_texts()
+    orders = range(1, 10)  # a window has 8 tokens and a target
+    grid = [(order, extra, each) for extra in EXTRA for each in PER_FOLLOWER if extra + each for order in orders]
+    slow = {
+        choice: [slow_ngrams(train, *windows, choice[0], 5, *choice[1:]) for windows in (like, chaos)]
+        for choice in grid
+    }
+    chosen = []
+    for number, windows in enumerate([(like, chaos), (chaos, like)]):
+        found = tuned_ngram_loss(train, *windows, 5)
+        best = min(grid, key=lambda choice, column=number: slow[choice][column])
+        assert (found["order"], found["extra"], found["per_follower"]) == best
+        expected = slow[best][number], slow[best][1 - number]
+        assert (found["loss"], found["test_loss"]) == pytest.approx(expected, rel=1e-12)
+        chosen.append(best)
+    assert chosen[0][0] > 2 and chosen[0] != chosen[1]  # to choose on the other windows would be another choice
+
+
+def test_the_choice_does_not_see_the_test_text():
+    train, like, chaos = counted_texts()
+    one, other = (tuned_ngram_loss(train, like, windows, 5) for windows in (like, chaos))
+    assert one.pop("test_loss") == one["loss"] < other.pop("test_loss") and one == other
+
+
+@pytest.mark.parametrize(("vocab", "highest"), [(4, 9), (65, 9), (1024, 6), (50_000, 4)])
+def test_orders_that_do_not_fit_are_not_tried(vocab, highest):
+    """In a text that repeats, more context is always better: up to what a window of 8 or an int64 holds."""
+    text = torch.tensor([0, 1, 2, 3]).repeat(20)
+    windows = evaluation_windows(text, 8, 5)
+    assert tuned_ngram_loss(text, windows, windows, vocab)["order"] == highest
 
 
 def test_ngrams_refuse_what_they_cannot_count():
@@ -153,6 +227,12 @@ def test_ngrams_refuse_what_they_cannot_count():
         ngram_loss(tokens, *windows, 8, 1024)
     with pytest.raises(ValueError, match="vocab is 3, but there is a token 3"):
         ngram_loss(tokens, *windows, 2, 3)
+    for name in ("extra", "per_follower"):
+        for value in (-1, math.nan, math.inf, "10"):
+            with pytest.raises(ValueError, match=f"{name} is {value!r}, but must be a finite number of at least 0"):
+                ngram_loss(tokens, *windows, 2, 4, **{name: value})
+    with pytest.raises(ValueError, match="extra and per_follower are both 0"):
+        ngram_loss(tokens, *windows, 2, 4, extra=0)
 
 
 @pytest.mark.parametrize("name", ["all plays", "tiny Shakespeare"])
