@@ -537,8 +537,8 @@ def scores_at(x, W1, b1, WA, bA, WB, bB, positions):
 
     x: batch length d_model. W1: d_model (head d_head), b1: (head d_head).
     WA: head d_head tile, bA: head tile. WB: head d_head repeat, bB: head repeat.
-    positions: key, int64, in any order; each is at least 0 and below tile * repeat, and may come
-    again.
+    positions: key, int64, one at least, in any order; each is at least 0 and below tile * repeat,
+    and may come again.
     Returns the scores, batch head query key: entry n of the last axis belongs to the position
     positions[n].
     """

@@ -225,8 +225,8 @@ assert equal(one_row, scores.diagonal())
 def new_rows(R1, R2, start, count):
     """Equation (7), the map alone, for the tokens at the positions start .. start + count - 1.
 
-    R1: head max_length rank. R2: head max_length rank. Any numbers: scores may be thousands above
-    or below 0.
+    R1: head max_length rank. R2: head max_length rank. Any numbers: scores may be tens of thousands
+    above or below 0.
     start: at least 0, count: at least 1, whole numbers with start + count <= max_length.
     Returns the weights, head query key: query has the size count, key has start + count. A token
     attends to itself and to all tokens before it; its other weights are 0.

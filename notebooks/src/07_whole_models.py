@@ -679,9 +679,9 @@ def next_steps(tokens, past, R, W1, W2, G):
 
     tokens: batch query d_model, the newest tokens, at least one. past: batch head key d_head, the
     values of all tokens before them, perhaps none (key = 0).
-    R: head max_length max_length; its numbers may lie far from 0. W1: d_model (head d_head), W2:
-    head d_head max_length: the two layers of F, with a relu between them. G: d_model (head d_head)
-    makes values.
+    R: head max_length max_length, with max_length above the number of all tokens; its numbers may
+    lie far from 0. W1: d_model (head d_head), W2: head d_head max_length: the two layers of F, with
+    a relu between them. G: d_model (head d_head) makes values.
     The first of the new tokens stands at position t, where t is how many tokens came before. Each
     of them looks at all tokens before it and at itself, as in a causal layer that reads the whole
     text.

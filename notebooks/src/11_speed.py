@@ -339,7 +339,7 @@ def crossover(d_head, item, operations_per_second, bytes_per_second, max_length)
     """From which length on the floor of the plain form is below that of the fused form.
 
     One head of one sentence, forward and backward, as in the table above. item: the bytes of one
-    number.
+    number. max_length: a whole number from 1 to 12,000.
     Returns (first, plain, fused):
     first: the smallest whole length from 1 to max_length at which the floor of plain is below that
     of fused, None if there is none. plain, fused: the floors of the two forms at max_length, in

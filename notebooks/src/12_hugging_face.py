@@ -316,7 +316,7 @@ compare_guess(my_guess, kept)
 def numbers_kept(layers, d_model, head, batch, length):
     """How many numbers a cache holds after `length` tokens of each text of a batch, a whole number.
 
-    layers: for each layer either a text, the name of our S such as "dense" or
+    layers: for each layer, one at least, either a text, the name of our S such as "dense" or
     "random + dot_product", or a whole number: their attention with so many key heads and as many
     value heads. A head has d_model / head features. Our layers keep all their values, and all the
     keys of each dot product in S.

@@ -24,8 +24,8 @@ REVERSAL = "A reversal"
 SCALE = "How large the factor c must be"
 
 
-# 05.1. In turn a plain trial, one head that begins at 0, one new token, the very first token, and large scores. Three
-# of them have factors of the same shapes: what is kept from call to call is found out.
+# 05.1. In turn a plain trial, one head that begins at 0, one new token that fills the table, the very first token, and
+# large scores. Three of them have factors of the same shapes: what is kept from call to call is found out.
 
 
 def _rows_inputs(draw):
@@ -35,20 +35,20 @@ def _rows_inputs(draw):
         (3, 4, 5, 2, False), (1, rank, count, 0, False), (head, rank, 1, start, False),
         (3, 4, 1, 0, False), (3, 4, 5, 2, True),
     ])  # fmt: skip
-    longest = 9 if (head, rank) == (3, 4) else count + start + draw.integer(2, 4)
+    longest = 9 if (head, rank) == (3, 4) else count + start + draw.integer(2, 4) * (head == 1)
     R1, R2 = draw.normal(head, longest, rank), draw.normal(head, longest, rank)
     if large:
         R1, R2 = _large(R1), _large(R2)
         R2[:, : start + 1] = R2[:, : start + 1].abs()  # all that the first new token sees has a score far below 0,
         R1[:, start] = -R1[:, start].abs()
-        R1[:, start + 1] = -0.25  # the next one finds one score of exactly 0, that of itself, the others far below
+        R1[:, start + 1] = -1.0  # the next one finds one score of exactly 0, that of itself, the others far below
         R2[:, start + 1] = torch.tensor([3.0, -3.0, 5.0, -5.0])
     return {"R1": R1, "R2": R2, "start": start, "count": count}
 
 
 def _large(factor):
-    """Scores of hundreds and thousands, in steps of 0.25: their sums are exact, whatever the order."""
-    return (64 * factor).round() / 4
+    """Scores of tens of thousands, from whole numbers: their sums are exact, whatever the order."""
+    return (128 * factor).round()
 
 
 TABLE = "head query rank, head key rank -> head query key"
@@ -86,6 +86,11 @@ def _rows_in_loops(R1, R2, start, count):
 def _rows_divided(R1, R2, start, count, highest=lambda scores: scores.amax(dim=-1, keepdim=True)):
     scores = _rows_table(R1, R2, start, count).masked_fill(_later(start, count), INFINITE)
     weights = (scores - highest(scores)).exp()
+    return weights / weights.sum(dim=-1, keepdim=True)
+
+
+def _rows_cut_and_divided(R1, R2, start, count):
+    weights = _rows_table(R1, R2, start, count).softmax(dim=-1).masked_fill(_later(start, count), 0.0)
     return weights / weights.sum(dim=-1, keepdim=True)
 
 
@@ -153,6 +158,11 @@ NEW_ROWS = Exercise(
                 _rows_with(fill=-10.0),
             "a number such as -100 stands in for minus infinity; the scores that a token sees may be lower than that.":
                 _rows_with(fill=-100.0),
+            "-10,000 stands in for minus infinity; the scores that a token sees may be lower than that.":
+                _rows_with(fill=-10_000.0),
+            "later scores are in the softmax, or in its maximum, and are masked behind it; where they are far larger, "
+            "zeros alone are left.":
+                _rows_cut_and_divided,
             "scores of 0 are taken for masked ones; a score may be 0.":
                 lambda R1, R2, start, count: _rows_with(
                     later=lambda *sizes: _rows_table(R1, R2, start, count).tril(start) == 0
@@ -221,14 +231,27 @@ def _product(factors):
 
 
 def _best_inputs(draw):
-    """In turn a plain trial, one head, rank 1, and tables that need fewer parts than are asked for: one is 0."""
+    """In turn a plain trial, one head, rank 1, tables that need fewer parts than are asked for, of large and of small
+    numbers, one of them 0, the smallest table, and a table of zeros."""
     sizes = draw.sizes("head rank length", high=8)
     rank, length = sorted((sizes["rank"], sizes["length"]))
-    head, rank = draw.in_turn([(sizes["head"], rank), (1, rank), (sizes["head"], 1), (3, rank)])
+    kind = draw.in_turn(("plain", "one head", "rank 1", "few parts", "smallest", "zero"))
+    head = {"one head": 1, "few parts": 4, "zero": 1}.get(kind, sizes["head"])
+    rank, length = {"rank 1": (1, length), "smallest": (1, 2)}.get(kind, (rank, length))
     R = draw.normal(head, length, length)
-    if draw.in_turn([False, False, False, True]):
+    if kind == "few parts":
         R[0], R[1] = 0.0, torch.outer(R[1, 0], R[1, 1])
-    return {"R": R, "rank": rank}
+        R[2:] *= torch.tensor([1000.0, 0.001])[:, None, None]
+    return {"R": R * (kind != "zero"), "rank": rank}
+
+
+def _best_run(answer, R, rank):
+    """What is compared: the shapes, and the product as for tables whose largest number is 1: small ones count, too."""
+    largest = R.abs().amax(dim=(1, 2), keepdim=True)
+    shape_1, shape_2, product = _product(answer(R=R, rank=rank))
+    if product is not None and product.shape == R.shape:
+        product = product.to(R) / largest.masked_fill(largest == 0, 1.0)
+    return shape_1, shape_2, product
 
 
 def _best_root(R, rank):
@@ -310,9 +333,9 @@ BEST_FACTORS = Exercise(
     minutes=15,
     level="medium",
     inputs=_best_inputs,
-    trials=4,
+    trials=6,
     returns="shape of R1, shape of R2, product",
-    run=lambda answer, **arguments: _product(answer(**arguments)),
+    run=_best_run,
     right=(_best_root, _best_one_side, _best_each_head, _best_projection),
     wrong=mistakes({
         BEST: {
@@ -337,7 +360,7 @@ BEST_FACTORS = Exercise(
             "it divides by singular values, and they may be 0: a table may need fewer parts than you may keep.":
                 _divided_by_sizes,
             "the third tensor of the SVD is not turned: its parts are rows, and columns were taken.": _columns_of_rows,
-            "the two factors are exchanged, so the product is transposed.": lambda R, rank: _parts(R, rank, 1, 0)[::-1],
+            "the product is turned round; are the two factors exchanged?": lambda R, rank: _parts(R, rank, 1, 0)[::-1],
             "the third tensor of the SVD is reshaped, not turned; that mixes its parts.":
                 lambda R, rank: (
                     _parts(R, rank, 1, 0)[0], torch.linalg.svd(R)[2][:, :rank].reshape(*R.shape[:2], rank)
@@ -352,13 +375,13 @@ BEST_FACTORS = Exercise(
 
 
 # 05.3. In turn the lengths for which no rank will do, the first for which one does, both kinds of even lengths, an odd
-# one and a long one; one head and many, with an even length.
+# one and the longest two; one head and many, with an even length.
 
 
 def _rank_inputs(draw):
     short, head = draw.integer(3, 9), draw.integer(3, 6)
-    lengths = [1, 2, 3, 4 * short, 4 * short + 2, 4 * short + draw.in_turn((1, 3)), 2 * draw.integer(150, 200)]
-    return {"max_length": draw.in_turn(lengths), "head": draw.in_turn([head, head, head, head, 1, head, 16])}
+    lengths = [1, 2, 3, 4 * short, 4 * short + 2, 4 * short + draw.in_turn((1, 3)), 400, 399]
+    return {"max_length": draw.in_turn(lengths), "head": draw.in_turn([head, head, head, head, 1, head, 16, 1])}
 
 
 def _rank_formula(max_length, head):
@@ -392,7 +415,7 @@ LARGEST_RANK = Exercise(
     minutes=5,
     level="easy",
     inputs=_rank_inputs,
-    trials=7,
+    trials=8,
     returns="a whole number",
     right=(_rank_formula, _rank_loop, _rank_counted),
     wrong=mistakes({
@@ -602,7 +625,7 @@ POINTER_FACTORS = Exercise(
                 _pointer_with(scale=lambda length, weight: _sharp(6, weight) * length / 6),
             "the scale is that for a weight of 0.9, whatever is asked for.":
                 _pointer_with(scale=lambda length, weight: _sharp(length, 0.9)),
-            "the scale is searched up to 10,000, and long sentences need more.":
+            "the scale is searched up to 10,000 or so, and long sentences need more.":
                 _pointer_with(scale=lambda length, weight: min(_sharp(length, weight), 10_000.0)),
             "the scale is negative, so the right key has the lowest score.":
                 _pointer_with(scale=lambda length, weight: -_sharp(length, weight)),
@@ -617,15 +640,18 @@ POINTER_FACTORS = Exercise(
 )  # fmt: skip
 
 
-# 05.5. All pairs are asked for, near and far, in both orders; in turn for a drawn number of positions, the fewest, and
-# the most. What counts are the two weights; how many columns there are is up to the answer, up to four.
+# 05.5. Pairs near and far are asked for, in both orders, the two ends and the last two among them; in turn for an odd number of
+# positions, the fewest, the most and an even number. What counts are the two weights; how many columns there are is up to the answer, up to four.
 
 
 def _pair_inputs(draw):
-    length = draw.in_turn((draw.integer(7, 11), 6, 12))
+    length = draw.in_turn((2 * draw.integer(3, 5) + 1, 6, 12, 2 * draw.integer(4, 5)))
     first = draw.normal(length).argsort()
     apart = torch.arange(length) % (length - 1) + 1
-    return {"wanted": torch.stack([first, (first + apart) % length], dim=1)}
+    wanted = torch.stack([first, (first + apart) % length], dim=1)
+    last, row = length - 1, draw.integer(1, length - 1)
+    wanted[[row - 1, row]] = torch.tensor(draw.in_turn([[[0, last], [last - 1, last]], [[last, 0], [last, last - 1]]]))
+    return {"wanted": wanted}
 
 
 def _pair_run(answer, wanted):
@@ -706,6 +732,7 @@ PAIR_FACTORS = Exercise(
     minutes=45,
     level="hard",
     inputs=_pair_inputs,
+    trials=4,
     returns="R1, R2",
     run=_pair_run,
     right=(_pair_polynomial, _pair_circle, _pair_solved),

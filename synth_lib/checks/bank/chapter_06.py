@@ -33,17 +33,18 @@ EXERCISE_NOBODY = "Stretch 06.5: the position that nobody wants"
 # positions, and one row is forbidden whole by two of them together. In the row before it the two parts with the
 # largest alphas all but insist on different positions, so that the products sum to far less than 0.000001: a floor
 # under that sum is found out. In turn the batch, the heads and no axis are 1, and there are three parts, two and five,
-# of which one has an alpha of nearly 0. Then comes one part alone with one number, and last two parts with large
-# logits and with more keys than queries: one part forbids a whole row by itself, and in another row the two disagree
+# of which one has an alpha of nearly 0. Then comes one part alone with one number, one with three, and last two parts with
+# large logits and with more keys than queries: one part forbids a whole row by itself, and in another row the two disagree
 # so much that no floor above 1e-15 is low enough.
 
 
 def _mixed_inputs(draw):
-    return draw.in_turn([_mixed_of_many, _mixed_of_many, _mixed_of_many, _mixed_of_one, _mixed_far_apart])(draw)
+    kinds = [_mixed_of_many] * 3 + [_mixed_of_one] * 2 + [_mixed_far_apart]
+    return draw.in_turn(kinds)(draw)
 
 
 def _mixed_of_one(draw):
-    return {"maps": [draw.normal(1, 1, 1, 1).softmax(dim=-1)], "logits": draw.normal(1)}
+    return {"maps": [draw.normal(1, 1, 1, draw.in_turn([1, 3])).softmax(dim=-1)], "logits": draw.normal(1)}
 
 
 def _mixed_far_apart(draw):
@@ -57,7 +58,7 @@ def _mixed_far_apart(draw):
 
 def _mixed_of_many(draw):
     sizes = draw.sizes("batch head", low=2, high=5)
-    one, number = draw.in_turn([("batch", 3), ("head", 2), ("nothing", 5), None, None])
+    one, number = draw.in_turn([("batch", 3), ("head", 2), ("nothing", 5), None, None, None])
     sizes[one] = 1
     length = draw.integer(6, 8) if number < 5 else 8  # in all rows but one, some positions are left
     shared = draw.integer(0, number - 2)  # not the last one: its shape would betray a loop that keeps only that
@@ -146,7 +147,7 @@ MIXED_MAP = Exercise(
     minutes=20,
     level="medium",
     inputs=_mixed_inputs,
-    trials=5,
+    trials=6,
     returns="batch head query key",
     properties=(RowsSumTo1(),),
     right=(_mixed_product, _mixed_logarithms, _mixed_stack),

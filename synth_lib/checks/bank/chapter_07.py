@@ -249,7 +249,8 @@ PARTS = Exercise(
 
 # 07.2. Rows keep different numbers of words, no running sum lies within rounding of p, and no row is sorted. The trials
 # have several rows, one row, one word, and many words that are nearly alike, with a p just below the first running sum
-# and just above the last but two: there the logits are far from 0, which a softmax does not see.
+# and just above the last but two: there the logits are far from 0, which a softmax does not see. In the last p is
+# nearly 1.
 
 
 def _top_p_inputs(draw):
@@ -286,12 +287,19 @@ def _many_words(draw, rows, vocab, spread, far, edge):
             return {"logits": logits, "p": p}
 
 
+def _nearly_all(draw):
+    """A p so near to 1 that three words are needed, where 0.9999 would be content with two."""
+    logits = torch.tensor([0.9998, 0.00012, 0.00006, 0.00002]).log()
+    return {"logits": torch.stack([logits.roll(1), logits.roll(draw.integer(2, 3))]), "p": 0.99995}
+
+
 TOP_P_INPUTS = (
     lambda draw: _several_rows(draw),
     _one_row,
     _one_word,
     lambda draw: _many_words(draw, 3, 120, 0.002, -12_000.0, lambda running: running[0] - 3e-4),
     lambda draw: _many_words(draw, 9, 80, 0.03, 200.0, lambda running: running[-3] + 3e-4),
+    _nearly_all,
 )
 
 
@@ -527,7 +535,7 @@ def _as_tuple(answer, **arguments):
 # has a long past and hidden numbers far above 6, one no past, one a single new token in a single text and head, and one
 # a single token in all: the first and the last step are those of a prompt and of a writer. With no past R lies far from
 # 0, which a softmax does not see, and the only score that the first token may see lies below any number that could
-# stand for minus infinity.
+# stand for minus infinity. The second sees two below -10,000, the third two above 10,000: whoever cuts there has a tie.
 
 
 def _steps_inputs(draw):
@@ -546,7 +554,10 @@ def _steps_inputs(draw):
         sizes |= {"query": 1}
     batch, head, d_head, d_model = (sizes[name] for name in ("batch", "head", "d_head", "d_model"))
     R = draw.normal(head, max_length, max_length) - 150 * (kind == "no past")
-    R[:, 0, 0] -= 1e10 * (kind == "no past")
+    if kind == "no past":
+        R[:, 0, 0] -= 1e10
+        R[:, 1, :2] -= torch.tensor([2e4, 3e4])
+        R[:, 2, :2] += torch.tensor([2e4, 3e4])
     return {
         "tokens": draw.normal(batch, sizes["query"], d_model) * (5 if kind == "long past" else 1),
         "past": draw.normal(batch, head, sizes["key"], d_head),
@@ -829,8 +840,11 @@ def _pairs_inputs(draw):
         (first, second), (before, behind) = [(times * one, times * other) for one, other in numbers]
         words = [draw.integer(0, 4) if draw.integer(0, 1) else draw.integer(15, 40) for _ in range(first + second)]
         rows.append([padding] * before + words[:first] + [separator] + words[first:] + [padding] * behind)
+    x = draw.normal(batch, len(rows[0]), d_model)
+    if times == 4:
+        x[0, rows[0].index(separator) + 1] = 0.0  # a word, though its numbers are all 0
     return {
-        "x": draw.normal(batch, len(rows[0]), d_model), "tokens": torch.tensor(rows),
+        "x": x, "tokens": torch.tensor(rows),
         "padding": padding, "separator": separator,
     }  # fmt: skip
 

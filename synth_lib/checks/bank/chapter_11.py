@@ -216,7 +216,7 @@ def _crossover_inputs(draw):
         "item": item,
         "operations_per_second": bytes_per_second * _balance(d_head, item, wanted),
         "bytes_per_second": bytes_per_second,
-        "max_length": 10 * draw.integer(161, 200) + draw.in_turn((0, 1, 2)),
+        "max_length": 10 * draw.integer(181, 200) + draw.in_turn((0, 1, 2)),
     }
 
 
@@ -239,7 +239,7 @@ def _crossovers(answer, operations_per_second, max_length, **machine):
     others = {where: ask(operations_per_second=factor * operations_per_second) for where, factor in others.items()}
     d_head, work = TIES[max_length % len(TIES)]
     tie = dict(d_head=d_head, bytes_per_second=2.0**34, operations_per_second=2.0**34 * work / machine["item"])
-    far = 10_000 + max_length + 0.5
+    far = 6 * max_length - 20.5
     far_operations = given["bytes_per_second"] * _balance(machine["d_head"], machine["item"], far)
     faster = dict(
         operations_per_second=1e7 * operations_per_second, bytes_per_second=1e7 * given["bytes_per_second"]
@@ -256,8 +256,8 @@ def _crossovers(answer, operations_per_second, max_length, **machine):
         )[0],
     }
     if max_length % 10 == 0:
-        first[f"where operations are faster, with max_length {10 * max_length}"] = ask(
-            operations_per_second=far_operations, max_length=10 * max_length
+        first[f"where operations are faster, with max_length {6 * max_length}"] = ask(
+            operations_per_second=far_operations, max_length=6 * max_length
         )[0]
     all_three = {"on this machine": result, **others}
     plain, fused = ({where: found[part] for where, found in all_three.items()} for part in (1, 2))

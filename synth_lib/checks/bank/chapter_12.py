@@ -369,7 +369,8 @@ LOSS = Exercise(
 )  # fmt: skip
 
 
-# 12.3. Every model has layers of both kinds, a mixture with two dot products, and heads that are shared.
+# 12.3. Every model has layers of both kinds, a mixture with two dot products, and heads that are shared; the last
+# one, of few layers, has other mixtures than these.
 
 OURS = ("dense", "random", "dot_product", "random + dot_product", "factorized_random + dense",
         "dot_product + dense + dot_product")  # fmt: skip
@@ -377,10 +378,11 @@ OURS = ("dense", "random", "dot_product", "random + dot_product", "factorized_ra
 
 def _kept_inputs(draw):
     head = draw.in_turn([6, 4, 1])
-    layers = [*OURS, *OURS[3:], 1]  # with each mixture twice, no two mistakes come to one sum
-    layers += [draw.in_turn([2, 4, 1])] * draw.integer(1, 2)
+    shared = [draw.in_turn([2, 4, 1])] * draw.integer(1, 2)
+    layers = [*OURS, *OURS[3:], 1, *shared]  # with each mixture twice, no two mistakes come to one sum
+    few = [*shared, "fixed_random"] + ["dot_product + random"] * draw.integer(1, 3)
     return {
-        "layers": draw.in_turn([layers, layers[::-1], layers]), "d_model": head * draw.in_turn([5, 7, 9]),
+        "layers": draw.in_turn([layers, layers[::-1], layers, few]), "d_model": head * draw.in_turn([5, 7, 9]),
         "head": head, "batch": draw.in_turn([3, 1, 2]), "length": draw.in_turn([11, 8, 1]),
     }  # fmt: skip
 
@@ -422,6 +424,7 @@ KEPT = Exercise(
     minutes=8,
     level="easy",
     inputs=_kept_inputs,
+    trials=4,
     returns="a whole number",
     run=_run_kept,
     right=(_kept(), _kept_in_loops),
