@@ -3,6 +3,7 @@
 An answer is asked about many cases, and what it says of each is the result.
 """
 
+import itertools
 from functools import cache
 from numbers import Integral
 
@@ -12,6 +13,7 @@ from torch import nn
 from synth_lib.attention import Attention
 from synth_lib.checks.audit import EVERY_TOKEN, NOTHING, OWN_TOKEN, READS, Claim, audit, moved
 from synth_lib.checks.boxes import FAULTS, UNSEEN, Box, make, seal
+from synth_lib.checks.compare import kind_of
 from synth_lib.checks.exercise import Exercise, mistakes
 
 PREDICT = "Predict, then ask"
@@ -29,15 +31,6 @@ EXERCISE_MOVES = "Exercise 09.3: who moves with whom"
 EXERCISE_ALONE = "Exercise 09.4: alone or together"
 EXERCISE_AUDIT = "Exercise 09.5: the audit"
 STRETCH = "Stretch 09.6: pass, and be wrong"
-
-
-def _truth(value):
-    """True or False, also as numpy or torch says it."""
-    if isinstance(value, torch.Tensor) and value.dim() == 0 and value.dtype == torch.bool:
-        return bool(value)
-    if isinstance(value, bool) or type(value).__name__ in ("bool_", "bool"):
-        return bool(value)
-    raise TypeError(f"the result should be True or False, but is of the type {type(value).__name__}")
 
 
 class _Named:
@@ -71,9 +64,13 @@ def _map_inputs(draw):
     case("a map without a mask", masked(full), full)
     case("a causal map", masked(causal), causal)
     case("a map with an empty row", masked(later), later)
-    case("rows that sum to 1.00003", masked(full) * (1 + 3e-5), full)
-    case("rows that sum to 1.001", masked(full) * (1 + 1e-3), full)
-    case("rows that sum to 0.999", masked(full) * (1 - 1e-3), full)
+    case("rows that sum to 1.00006", masked(full) * (1 + 6e-5), full)
+    case("rows that sum to 0.99994", masked(full) * (1 - 6e-5), full)
+    case("rows that sum to 1.0003", masked(full) * (1 + 3e-4), full)
+    for total in (1.0002, 0.9998):  # the last row of the last head alone
+        near = masked(full)
+        near[-1, -1] *= total
+        case(f"a row that sums to {total}", near, full)
     case("scores without a softmax", raw, full)
     case("a softmax over the queries", raw.softmax(dim=-2), full)
     case("a mask behind the softmax", masked(full) * causal, causal)
@@ -107,10 +104,38 @@ def _map_inputs(draw):
         spoiled = masked(full)
         spoiled[place, -1] *= 1.2
         case(f"a row of head {place} that is 1.2 times too large", spoiled, full)
-    for size in (-1e-7, 1e-7):  # where nothing is allowed, it is no rounding
+    for size, place in itertools.product((-1e-7, 1e-7), {0, head - 1}):  # where nothing is allowed, it is no rounding
         leaking = masked(causal)
-        leaking[0, 0, -1], leaking[0, 0, 0] = size, leaking[0, 0, 0] + leaking[0, 0, -1] - size
-        case(f"a weight of {size:.7f} where nothing is allowed", leaking, causal)
+        leaking[place, 0, -1], leaking[place, 0, 0] = size, leaking[place, 0, 0] + leaking[place, 0, -1] - size
+        case(f"a weight of {size:.7f} where nothing is allowed, in head {place}", leaking, causal)
+    for size in (-1e-7, 1e-7, 1e-30, float("nan")):
+        leaking = masked(later)
+        leaking[-1, 0, -1] = size
+        case(f"{size:.2g} in a row that should be empty", leaking, later)
+    hidden_nan = masked(causal)
+    hidden_nan[-1, 0, -1] = float("nan") if length > 1 else 0.5
+    case("one NaN where nothing is allowed", hidden_nan, causal)
+    paired = masked(later)
+    paired[0, 0, 0], paired[-1, 0, -1] = 1e-7, -1e-7
+    case("0.0000001 and -0.0000001 where nothing is allowed", paired, later)
+    for sign in (-1, 1):  # a row is whole with what stands outside, or without it
+        beside = masked(causal)
+        beside[-1, 0] *= 1 - sign * 0.25
+        beside[-1, 0, -1] += sign * 0.25
+        case(f"{sign * 0.25} moved to where nothing is allowed", beside, causal)
+    for size in (-2e-6, -5e-7):
+        below = masked(full)
+        below[-1, -1, -1], below[-1, -1, 0] = size, below[-1, -1, 0] + below[-1, -1, -1] - size
+        case(f"an allowed weight of {size:.7f}", below, full)
+    wide = torch.ones(length, length + 2).bool()  # more keys than queries, then fewer
+    wide[0], wide[-1, 0] = False, length == 1
+    narrow = wide.T.roll(1, 0)
+    for what, allowed in {"more keys than queries": wide, "fewer keys than queries": narrow}.items():
+        own = draw.normal(head, *allowed.shape).exp() * allowed
+        own = own / own.sum(dim=-1, keepdim=True).clamp_min(1e-30)
+        case(what, own, allowed)
+        case(f"{what}, and one row 1.2 times too large", torch.cat([own[:, :-1], own[:, -1:] * 1.2], dim=1), allowed)
+    case("zeros with a minus sign where nothing is allowed", torch.where(causal, masked(causal), -0.0), causal)
     vanished = masked(full)
     vanished[..., 0], vanished[..., -1] = vanished[..., 0] + vanished[..., -1], 0.0  # allowed, and rounded to 0
     case("allowed weights of exactly 0", vanished, full)
@@ -122,7 +147,7 @@ def _map_inputs(draw):
 
 
 def _maps_called(answer, weights, allowed):
-    return {name: _truth(answer(weights[name].clone(), allowed[name].clone())) for name in weights}
+    return {name: answer(weights[name], allowed[name]) for name in weights}
 
 
 def _map_by_sums(weights, allowed):
@@ -168,7 +193,6 @@ IS_A_MAP = Exercise(
     right=(_map_by_sums, _map_in_loops, _map_without()),
     wrong=mistakes({
         ROWS: {
-            "it sums over the queries: the columns, not the rows.": _map_without(axis=-2),
             "negative weights are not looked for.": _map_without(signs=False),
             "the sums are not looked at.": _map_without(sums=False),
             "the mean of the sums is looked at; each row has to sum to 1 by itself.":
@@ -193,6 +217,16 @@ IS_A_MAP = Exercise(
             "a weight where nothing is allowed is not looked for.": _map_without(outside=False),
             "sums are compared exactly; what is rounded is refused.": _map_without(limit=0.0),
             "the limit for sums is too wide.": _map_without(limit=1e-2),
+            "the limit for sums is too narrow: a rounding of 0.00006 is refused.": _map_without(limit=1e-5),
+            "the limit for sums is asked of their mean; each row has to keep it.": lambda weights, allowed: bool(
+                (weights.sum(dim=-1) - allowed.any(dim=-1).float()).abs().mean() <= 1e-4
+                and (weights[:, ~allowed] == 0).all() and (weights >= -1e-6).all()
+            ),
+            "what stands where nothing is allowed is added up, and plus and minus cancel.": lambda weights, allowed: bool(
+                _map_without(outside=False)(weights, allowed) and weights[:, ~allowed].sum() == 0
+            ),
+            "what stands where nothing is allowed is set to 0 first, and so never seen.":
+                lambda weights, allowed: _map_without()(torch.where(allowed, weights, 0.0), allowed),
             "only head 0 is looked at.": lambda weights, allowed: _map_without()(weights[:1], allowed),
             "only the last head is looked at.": lambda weights, allowed: _map_without()(weights[-1:], allowed),
             "a tiny weight where nothing is allowed is overlooked; there it is exactly 0.":
@@ -208,16 +242,19 @@ IS_A_MAP = Exercise(
             "NaN passes: it asks whether something is wrong, and NaN is never larger than a limit.":
                 lambda weights, allowed: not bool(
                     ((weights.sum(dim=-1) - allowed.any(dim=-1).float()).abs() > 1e-4).any()
-                    or (weights[:, ~allowed].abs() > 0).any() or (weights < -1e-6).any()
+                    or (weights[:, ~allowed] != 0).any() or (weights < -1e-6).any()
                 ),
             "a rounding below 0 is taken for a negative weight.":
                 lambda weights, allowed: bool(_map_without()(weights, allowed) and (weights >= 0).all()),
         },
-    }),
+    }) + mistakes({
+        ROWS: {"it sums over the queries: the columns, not the rows.": _map_without(axis=-2)},
+    }, error="must match the size of tensor b"),
 )  # fmt: skip
 
 
-# 09.2. All ten counts of a trial differ, and so do the counts with which the known mistakes would answer.
+# 09.2. Each trial has layers of several sizes, and asks of each about its ten counts, about others near them, and about
+# the counts of the sizes before: an answer that keeps a table is found out.
 
 
 def _counts(d, l, k):  # noqa: E741  the paper's letters
@@ -233,29 +270,55 @@ def _counts(d, l, k):  # noqa: E741  the paper's letters
     return found
 
 
+SIZES = (7, 12, 19), (12, 31, 1), (300, 5, 2)  # d_model, max_length, rank: also a rank above the others, and of 1
+LARGE = 4099, 37, 4  # its counts are above 2 ** 24, where a float32 skips whole numbers; few, as some build the layer
+
+
 def _explain_inputs(draw):
     while True:
-        d, l, k = draw.integer(7, 40), draw.integer(5, 30), draw.integer(2, 6)  # noqa: E741
-        counts = list(_counts(d, l, k).values())
-        strangers = [counts[0] + 1, counts[3] - 1, counts[0] + d * d, counts[5] + d * d, counts[8] - d, 2 * l * k,
-                     counts[1] - l * k, counts[2] - d * k]  # fmt: skip
-        if len(set(counts + strangers)) == 18 and len({d, l, k}) == 3 and min(strangers) > 0:
+        d, l, k = draw.integer(7, 40), draw.integer(5, 28), draw.integer(2, 6)  # noqa: E741
+        sizes = [(d, l, k), (d, l + 2, k), *draw.in_turn([SIZES[:2], SIZES[1:], SIZES[::2]])]
+        if all(len(set(_counts(*one).values())) == 10 for one in sizes):
             break
-    order = torch.randperm(18, generator=torch.Generator().manual_seed(d * l * k)).tolist()
-    values = [(counts + strangers)[i] for i in order]
-    return {"count": values, "d_model": d, "max_length": l, "rank": k}
+    asked, before = [], []
+    for d, l, k in sizes:  # noqa: E741
+        own = list(_counts(d, l, k).values())
+        near = [count + step for count in own for step in (-2, -1, 1, 2)]
+        others = [2 * l * k, own[0] + d * d, own[5] + d * d, own[8] - d, own[1] - l * k, own[2] - d * k, 0]
+        asked += [(count, d, l, k) for count in sorted({*own, *near, *others, *before})]
+        before = own
+    asked += [(_counts(*LARGE)["factorized random", True] + step, *LARGE) for step in (-1, 0, 1)]
+    names = "count", "d_model", "max_length", "rank"
+    return dict(zip(names, map(list, zip(*asked, strict=True)), strict=True))
 
 
-def _explained(answer, count, d_model, max_length, rank):
+def _explained(answer, **asked):
     said = {}
-    for number in count:
-        result = answer(number, d_model, max_length, rank)
-        if result is not None:
-            if not isinstance(result, (tuple, list)) or len(result) != 2 or not isinstance(result[0], str):
-                raise TypeError("the result should be a tuple of a name and True or False, or None")
-            result = f"{result[0]}, {'with' if _truth(result[1]) else 'without'} biases"
-        said[f"for the count {number}"] = result or "None"
+    for values in zip(*asked.values(), strict=True):
+        one = dict(zip(asked, values, strict=True))
+        said["for " + ", ".join(f"{name} {value}" for name, value in one.items())] = answer(**one)
     return said
+
+
+def _explained_in_words(said, **asked):
+    """'random, with biases', or 'None'."""
+    words = {}
+    for where, one in said.items():
+        if one is not None:
+            if not (isinstance(one, (tuple, list)) and list(map(type, one)) == [str, bool]):
+                right = "a tuple of a name and True or False, or None"
+                raise ValueError(f"{where}, the result is {_kinds_in(one)}, but should be {right}")
+            one = f"{one[0]}, {'with' if one[1] else 'without'} biases"
+        words[where] = str(one)
+    return words
+
+
+def _kinds_in(value):
+    """'a tuple of a str and an int'"""
+    if isinstance(value, (tuple, list)) and 0 < len(value) < 4:
+        parts = [kind_of(part).split(" (")[0] for part in value]
+        return f"a {type(value).__name__} of {' and '.join(parts)}"
+    return kind_of(value)
 
 
 def _explain_listed(count, d_model, max_length, rank):
@@ -320,6 +383,7 @@ EXPLAIN = Exercise(
     inputs=_explain_inputs,
     returns="a tuple of a name and True or False, or None",
     run=_explained,
+    measure=_explained_in_words,
     right=(_explain_listed, _explain_solved),
     wrong=mistakes({
         COUNT: {
@@ -363,6 +427,21 @@ EXPLAIN = Exercise(
                     key: count - key[1] * {"dense": d, "narrow dense": l}.get(key[0], 0)
                     for key, count in table.items()
                 }),
+            "a table is no linear layer; here it has biases, too.":
+                _explain_with(lambda table, d, l, k: {
+                    key: count + key[1] * {"random": l, "factorized random": 2 * k}.get(key[0], 0)
+                    for key, count in table.items()
+                }),
+            "of two linear layers in a row only the hidden one has a bias here.":
+                _explain_with(lambda table, d, l, k: {
+                    key: count - key[1] * l * ("dense" in key[0]) for key, count in table.items()
+                }),
+            "the two projections of the narrow dot product have a bias each; one is counted.":
+                _explain_with(lambda table, d, l, k: {
+                    key: count - key[1] * k * (key[0] == "narrow dot product") for key, count in table.items()
+                }),
+            "d_model and max_length have changed places.":
+                lambda count, d_model, max_length, rank: _explain_listed(count, max_length, d_model, rank),
             "biases are counted by the inputs of a layer; each output has one.":
                 _explain_with(lambda table, d, l, k: {
                     key: count + key[1] * {"narrow dot product": 2 * (d - k), "dense": d - l,
