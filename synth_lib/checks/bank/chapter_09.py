@@ -5,7 +5,6 @@ An answer is asked about many cases, and what it says of each is the result.
 
 import itertools
 from functools import cache
-from numbers import Integral
 
 import torch
 from torch import nn
@@ -222,9 +221,10 @@ IS_A_MAP = Exercise(
                 (weights.sum(dim=-1) - allowed.any(dim=-1).float()).abs().mean() <= 1e-4
                 and (weights[:, ~allowed] == 0).all() and (weights >= -1e-6).all()
             ),
-            "what stands where nothing is allowed is added up, and plus and minus cancel.": lambda weights, allowed: bool(
-                _map_without(outside=False)(weights, allowed) and weights[:, ~allowed].sum() == 0
-            ),
+            "what stands where nothing is allowed is added up, and plus and minus cancel.":
+                lambda weights, allowed: bool(
+                    _map_without(outside=False)(weights, allowed) and weights[:, ~allowed].sum() == 0
+                ),
             "what stands where nothing is allowed is set to 0 first, and so never seen.":
                 lambda weights, allowed: _map_without()(torch.where(allowed, weights, 0.0), allowed),
             "only head 0 is looked at.": lambda weights, allowed: _map_without()(weights[:1], allowed),
@@ -693,61 +693,99 @@ MOVES_LIKE = Exercise(
 )  # fmt: skip
 
 
-# 09.4. Each layer hides its leak from some shortcut. One trial has a batch of one, one has one token.
+# 09.4. Each layer hides its leak from some shortcut: from a change, or from a look at y. One trial has a batch of one,
+# one has one token or one number a token.
 
 
 def _leaks_inputs(draw):
-    sizes = draw.sizes("batch length d_model", low=3, high=6)
-    batch, length, d_model = draw.in_turn([
-        (sizes["batch"], sizes["length"], sizes["d_model"]), (1, sizes["length"], sizes["d_model"]),
-        (sizes["batch"], 1, sizes["d_model"]),
-    ])  # fmt: skip
-    W, last = draw.normal(d_model, d_model) / d_model, torch.zeros(length, d_model)
-    last[-1, -1] = 3
-    first = last.flip(0, 1)
+    sizes = draw.sizes("length d_model", low=3, high=4)
+    length, d_model = sizes["length"], sizes["d_model"]
+    six, one = (6, length, d_model), (1, length, d_model)
+    batch, length, d_model = draw.in_turn([six, one, (4, 1, d_model), six, one, (4, length, 1)])
+    W, x = draw.normal(d_model, d_model) / d_model, draw.normal(batch, length, d_model)
+    last, first = (length - 1, d_model - 1), (0, 0)
+    places = {"first": first, "last": last, "middle": (length // 2, d_model // 2),
+              "last of token 0": (0, d_model - 1), "first of the last token": (length - 1, 0)}  # fmt: skip
 
-    def centred(z):
-        return z - z.mean(dim=-1, keepdim=True)
+    def spot(place):
+        return torch.zeros(length, d_model).index_put([*map(torch.tensor, place)], torch.tensor(1.0))
 
-    def later(x):
-        return torch.cat([x[1:], 0 * x[:1]])
+    def centred(z, dim=-1):
+        return z - z.mean(dim=dim, keepdim=True)
 
+    def before(z):
+        return torch.cat([0 * z[:1], z[:-1]])
+
+    def mean(z):
+        return z.mean(dim=(1, 2), keepdim=True)
+
+    def hidden(z):
+        """0 at x, where a sample is all zeros, and where it is a copy of the one beside it."""
+        own = x[: len(z)]
+        return 0.1 * (z - own) * z * (z - own.roll(1, 0)) * (z - own.roll(-1, 0))
+
+    given = mean(x)
     layers = {
         "a layer without a leak": lambda x: x @ W,
         "a softmax within each sample": lambda x: (x @ W).softmax(dim=-1) * x.norm(dim=(1, 2), keepdim=True),
         "sample 0 for all": lambda x: (x[0] @ W).expand_as(x),
         "a mean of the batch": lambda x: x @ W + 0.5 * (x @ W).mean(dim=0),
         "a scale from the batch": lambda x: x @ W * (1 + x.square().mean(dim=0)),
-        "differences of the next sample": lambda x: x @ W + centred(later(x)),
-        "one number of the sample before": lambda x: (
-            x @ W + torch.cat([0 * x[:1], x[:-1, :1].expand(-1, x.shape[1], -1)])
-        ),
+        "differences of the next sample": lambda x: x @ W + centred(torch.cat([x[1:], 0 * x[:1]])),
+        "differences between the tokens of the sample before": lambda x: x @ W + before(centred(x, dim=1)),
+        "the mean of the sample before": lambda x: x @ W + 0.5 * mean(before(x)),
+        "the direction of the sample before": lambda x: x @ W + before(x / x.norm(dim=(1, 2), keepdim=True)),
+        "a leak that zeros and copies do not show": lambda x: x @ W + before(hidden(x)),
+        "a weak leak": lambda x: x @ W + 0.0018 * (5 * before(mean(x) - given[: len(x)])).tanh(),
+        "a leak below the limit": lambda x: x @ W + 6e-6 * x.mean(dim=0),
         "the last sample in sample 0": lambda x: (
-            x @ W + centred(x[-1:]).square() * torch.tensor([1.0] + [0.0] * (len(x) - 1))[:, None, None]
+            x @ W + centred(x[-1:], (1, 2)).square() * torch.tensor([1.0] + [0.0] * (len(x) - 1))[:, None, None]
         ),
-        "a leak below the limit": lambda x: x @ W + 2e-5 * x.mean(dim=0),
         "all samples before": lambda x: (x.cumsum(dim=0) - x) @ W + x,
-        "a leak in the last number": lambda x: x @ W + last * x.mean(dim=0),
-        "a leak in the first number": lambda x: x @ W + first * x.mean(dim=0),
         "a batch that is centred": lambda x: x @ W - 0.5 * x.mean(dim=0),
         "a softmax over the batch": lambda x: (x @ W).softmax(dim=0),
-    }
-    named = _Named({f"for {what}": layer for what, layer in layers.items()})
-    return {"layer": named, "x": draw.normal(batch, length, d_model)}
+        **{
+            f"a leak from one number, the {name}":
+                lambda x, place=place: x @ W + (before(x) * spot(place)).sum(dim=(1, 2), keepdim=True)
+            for name, place in places.items()
+        },
+        **{
+            f"a weak leak into one number, the {name}":
+                lambda x, place=place: x @ W + 0.005 * mean(before(x)) * spot(place)
+            for name, place in places.items()
+        },
+    }  # fmt: skip
+    return {"layer": _Named({f"for {what}": layer for what, layer in layers.items()}), "x": x}
 
 
-def _leaks_said(answer, layer, x):
-    said = {}
-    for name, one in layer.functions.items():
-        pairs = answer(one, x.clone())
-        shaped = isinstance(pairs, (list, tuple, set)) and all(
-            isinstance(pair, (list, tuple)) and len(pair) == 2 and all(isinstance(n, Integral) for n in pair)
-            for pair in pairs
-        )
-        if not shaped:
-            raise TypeError("the result should be a list of pairs of whole numbers")
-        said[name] = [(int(who), int(whom)) for who, whom in sorted(pairs)]
-    return said
+def _leaks_of_all(answer, layer, x):
+    return {name: answer(one, x) for name, one in layer.functions.items()}
+
+
+def _leaks_by_pairs(said, layer, x):
+    """For each layer and pair, whether the pair is named."""
+    pairs = {}
+    for name, found in said.items():
+        if not (isinstance(found, (list, tuple)) and all(map(_is_pair, found))):
+            listed = found if isinstance(found, (list, tuple)) else []
+            inside = next((f" with {_kinds_in(one)}" for one in listed if not _is_pair(one)), "")
+            right = "a list of pairs of whole numbers"
+            raise ValueError(f"{name}, the result is {kind_of(found)}{inside}, but should be {right}")
+        found = [tuple(pair) for pair in found]
+        for pair in found:
+            if not all(0 <= n < len(x) for n in pair):
+                there = f"they are 0 to {len(x) - 1}" if len(x) > 1 else "there is 0 alone"
+                raise ValueError(f"{name}, the pair {pair} names a sample that is not there; {there}")
+            if found.count(pair) > 1:
+                raise ValueError(f"{name}, the pair {pair} stands in the list twice")
+        for moved_one, n in itertools.product(range(len(x)), repeat=2):
+            what = f"{name}, whether y of sample {moved_one} moves when sample {n} changes"
+            pairs[what] = (moved_one, n) in found
+    return pairs
+
+
+def _is_pair(value):
+    return isinstance(value, (list, tuple)) and len(value) == 2 and all(type(n) is int for n in value)
 
 
 def _shifted(x, n):
@@ -771,7 +809,7 @@ def _leaks_with(change=_shifted, limit=1e-3, size=lambda z: z.abs().amax(dim=(1,
 
 
 def _leaks_by_derivatives(layer, x):
-    found = torch.autograd.functional.jacobian(layer, x).abs().amax(dim=(1, 2, 4, 5)) > 1e-3
+    found = torch.autograd.functional.jacobian(layer, x).abs().amax(dim=(1, 2, 4, 5)) > 1e-5
     return [(i, n) for i in range(len(x)) for n in range(len(x)) if i != n and found[i, n]]
 
 
@@ -784,7 +822,7 @@ def _leaks_one_by_one(layer, x):
                 token -= 0.7 + 0.1 * k + 0.05 * torch.arange(len(token))
             if n != moved_one and not torch.allclose(layer(other)[moved_one], layer(x)[moved_one], rtol=0, atol=1e-3):
                 pairs.add((moved_one, n))
-    return pairs
+    return sorted(pairs, reverse=True)
 
 
 def _alike(x, n):
@@ -805,10 +843,32 @@ def _up_to(x, n):
     return other
 
 
-def _last_number(x, n):
-    other = x.clone()
-    other[n, -1, -1] += 1
-    return other
+def _at(*place, by=None):
+    """A change of these numbers alone, which grow by `by`, or by about 1."""
+
+    def change(x, n):
+        other = x.clone()
+        part = other[(n, *place)]
+        other[(n, *place)] += by(part) if by else torch.linspace(0.5, 1.5, part.numel()).view(part.shape)
+        return other
+
+    return change
+
+
+def _set_to(value):
+    def change(x, n):
+        other = x.clone()
+        other[n] = value(x, n)
+        return other
+
+    return change
+
+
+def _first_for_each(layer, x):
+    first = {}
+    for moved_one, n in _leaks_with()(layer, x):
+        first.setdefault(n, moved_one)
+    return [(moved_one, n) for n, moved_one in first.items()]
 
 
 def _alone(layer, x):
@@ -826,7 +886,8 @@ LEAKS = Exercise(
     level="easy",
     inputs=_leaks_inputs,
     returns="a list of pairs of whole numbers",
-    run=_leaks_said,
+    run=_leaks_of_all,
+    measure=_leaks_by_pairs,
     right=(_leaks_with(), _leaks_by_derivatives, _leaks_one_by_one),
     wrong=mistakes({
         ALONE: {
@@ -839,16 +900,40 @@ LEAKS = Exercise(
         },
         EXERCISE_ALONE: {
             "all numbers grow alike; a layer that reads differences does not notice.": _leaks_with(change=_alike),
-            "only one number of the sample changes.": _leaks_with(change=_last_number),
+            "differences between tokens are lost: all tokens grow alike, or y is summed over them.":
+                _leaks_with(change=_at(by=lambda part: torch.linspace(0.5, 1.5, part.shape[-1]))),
+            "differences within a token are lost: all its numbers grow alike, or y is summed over them.":
+                _leaks_with(change=_at(by=lambda part: torch.linspace(0.5, 1.5, len(part))[:, None])),
+            "the changes of a sample sum to 0; a layer that reads its mean does not notice.":
+                _leaks_with(change=_at(by=lambda part: torch.linspace(-1, 1, part.numel()).view(part.shape))),
+            "only one number of the sample changes.": _leaks_with(change=_at(-1, -1)),
+            "only token 0 of the sample changes.": _leaks_with(change=_at(0)),
+            "only the last token of the sample changes.": _leaks_with(change=_at(-1)),
+            "only the first number of each token changes.": _leaks_with(change=_at(slice(None), 0)),
+            "a sample is set to zeros; what grows from 0 and falls again does not show.":
+                _leaks_with(change=_set_to(lambda x, n: 0 * x[n])),
+            "a sample becomes a copy of another one of the batch.":
+                _leaks_with(change=_set_to(lambda x, n: x[(n + 1) % len(x)])),
+            "a sample is scaled; a layer that reads its direction does not notice.":
+                _leaks_with(change=_set_to(lambda x, n: 2 * x[n])),
             "a pair names the changed sample first; it should name the moved one first.":
                 _leaks_with(pair=lambda moved, n: (n, moved)),
             "a sample that depends on itself is no leak.": _leaks_with(keep=lambda moved, n: True),
             "rounding is taken for a leak: the limit is too small.": _leaks_with(limit=1e-6),
-            "the limit is too large: weak leaks are missed.": _leaks_with(limit=0.5),
+            "the limit is too large, or the changes are too small: weak leaks are missed.": _leaks_with(limit=0.5),
+            "the differences of a sample are averaged; a weak leak into one number is lost.":
+                _leaks_with(size=lambda z: z.abs().mean(dim=(1, 2))),
             "the differences of a sample are averaged, so that plus and minus cancel.":
                 _leaks_with(size=lambda z: z.mean(dim=(1, 2)).abs()),
-            "only y of token 0 is looked at, and its first number.":
-                _leaks_with(size=lambda z: z[:, 0, 0].abs()),
+            "only y of token 0 is looked at, and its first number.": _leaks_with(size=lambda z: z[:, 0, 0].abs()),
+            "only y of token 0 is looked at.": _leaks_with(size=lambda z: z[:, 0].abs().amax(dim=1)),
+            "only y of the last token is looked at.": _leaks_with(size=lambda z: z[:, -1].abs().amax(dim=1)),
+            "only the first number of each token of y is looked at.":
+                _leaks_with(size=lambda z: z[:, :, 0].abs().amax(dim=1)),
+            "only where y grows is looked at, not where it falls.": _leaks_with(size=lambda z: z.amax(dim=(1, 2))),
+            "a pair is named in both orders, though only one of them is a leak.":
+                lambda layer, x: sorted({pair for one in _leaks_with()(layer, x) for pair in (one, one[::-1])}),
+            "only the first pair for each changed sample is named.": _first_for_each,
             "only pairs of neighbours are looked at.": _leaks_with(keep=lambda moved, n: abs(moved - n) == 1),
             "only earlier samples are looked at as those that disturb.": _leaks_with(keep=lambda moved, n: n < moved),
         },
@@ -1210,12 +1295,13 @@ VERDICT = Exercise(
 )  # fmt: skip
 
 
-# 09.6. Judged on what the library's audit finds, and on whether y is still linear in x.
+# 09.6. Judged on what the library's audit finds, and on whether y is still linear in x. One trial has one head.
 
 
 def _impostor_inputs(draw):
-    sizes = draw.sizes("head d_head max_length", low=3, high=6)
-    return {"d_model": sizes["d_model"], "head": sizes["head"], "max_length": sizes["max_length"]}
+    sizes = draw.sizes("head d_head max_length", low=2, high=4)
+    head = draw.in_turn([sizes["head"], 1, sizes["head"]])
+    return {"d_model": head * sizes["d_head"], "head": head, "max_length": sizes["max_length"]}
 
 
 def _impostor_run(answer, d_model, head, max_length):
@@ -1223,29 +1309,43 @@ def _impostor_run(answer, d_model, head, max_length):
         torch.manual_seed(0)
         layer = answer(d_model, head, max_length)
         if not isinstance(layer, nn.Module):
-            raise TypeError(f"the result should be a module, an object of a class, but is a {type(layer).__name__}")
-        claim = Claim("random", d_model, head, max_length, bias=False)
-        fails = [name for seed in range(2) for name in audit(layer, claim, seed=seed).fails]
+            return f"the result is {kind_of(layer)}, but should be a module, an object of a class"
+        claim, fails = Claim("random", d_model, head, max_length, bias=False), {}
+        for seed in range(2):
+            try:
+                asked = audit(layer, claim, seed=seed)
+            except (TypeError, ValueError) as error:
+                return f"the audit stops: {error}"
+            if asked["shapes"] == "fails":  # nothing else is asked then: what it saw says more than the name
+                (sentence,) = (one.sentence for one in asked.answers if one.status == "fails")
+                return {"what the audit says": sentence, "the y of a sum": "not asked"}
+            fails |= dict.fromkeys(asked.fails)
         layer.eval()
-        missed = 0.0
         with torch.no_grad():
-            for _ in range(5):
-                one, other = torch.randn(2, 3, max_length, d_model)
-                bend = layer(one + other)[0] - layer(one)[0] - layer(other)[0] + layer(0 * one)[0]
-                missed = max(missed, bend.abs().max().item())
+            one, other = torch.randn(2, 50, max_length, d_model)
+            parts = [layer(x)[0] for x in (one + other, one, other, 0 * one)]
+        rounding = 1e-5 * max(part.abs().max().item() for part in parts)  # of large numbers, a bend by no means
+        missed = (parts[0] - parts[1] - parts[2] + parts[3]).abs().max().item() - rounding
     return {
-        "what the audit says": f"it fails {' and '.join(dict.fromkeys(fails))}" if fails else "nothing",
+        "what the audit says": f"it fails {' and '.join(fails)}" if fails else "nothing",
         "the y of a sum": "not the sum of the two y" if missed > 0.01 else "the sum, but for a constant",
     }
+
+
+def _impostor_runs(result, d_model, head, max_length):
+    if isinstance(result, str):
+        raise ValueError(result)
+    return result
 
 
 class _Wrapped(nn.Module):
     """The library's Random, with something done before and behind."""
 
-    def __init__(self, sizes, before=lambda x: x, behind=lambda y, weights, x: (y, weights), score="random", **options):
+    def __init__(self, sizes, before=lambda x: x, behind=lambda y, weights, x: (y, weights), score="random", longer=0,
+                 **options):  # fmt: skip
         super().__init__()
         d_model, head, max_length = sizes
-        self.inner = Attention(d_model, head, max_length, score, **{"bias": False, **options})
+        self.inner = Attention(d_model, head, max_length + longer, score, **{"bias": False, **options})
         self.before, self.behind = before, behind
 
     def forward(self, x):
@@ -1290,6 +1390,7 @@ IMPOSTOR = Exercise(
     inputs=_impostor_inputs,
     returns="what the audit says, and whether y is linear",
     run=_impostor_run,
+    measure=_impostor_runs,
     right=(
         _wrapped(behind=lambda y, weights, x: (y + 0.5 * y.abs(), weights)),
         _wrapped(before=lambda x: x + 0.3 * x**3),
@@ -1298,10 +1399,12 @@ IMPOSTOR = Exercise(
     ),
     wrong=mistakes({
         LIBRARY: {
-            "y is still linear in x, but for a constant, or misses it by 0.01 at most (in evaluation mode, numbers of "
-            "about 1).": _wrapped(behind=lambda y, weights, x: (y + 1, weights)),
+            "y is still linear in x, but for a constant, or misses it by 0.01 at most (in evaluation mode, u and v "
+            "from torch.randn).": _wrapped(behind=lambda y, weights, x: (y + 1, weights)),
             "it trains more numbers than Random, or fewer, and the count tells.":
                 lambda d_model, head, max_length: _Learned(d_model, head, max_length),
+            "it holds numbers that Random has not, and that move no y: the count tells, and the gradients.":
+                _wrapped(behind=lambda y, weights, x: (y + 0.5 * y.abs(), weights), longer=3),
         },
         ROWS: {
             "the map is no map any more: its rows do not sum to 1.":
@@ -1326,6 +1429,8 @@ IMPOSTOR = Exercise(
                 _wrapped(bias=True, score="dense"),
             "each call gives something else; the audit calls twice.":
                 _wrapped(behind=lambda y, weights, x: (y + torch.rand_like(y), weights)),
+            "the map is that of one head, whatever head is.":
+                _wrapped(behind=lambda y, weights, x: (y + 0.5 * y.abs(), weights.mean(dim=1, keepdim=True))),
         },
     }),
 )  # fmt: skip
