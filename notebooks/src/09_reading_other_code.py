@@ -469,9 +469,10 @@ def leaks(layer, x):
     """Which samples of a batch look at which others.
 
     layer: a function, batch length d_model -> y, batch length d_model. x: batch length d_model.
-    Returns a list of pairs (moved, changed) of sample numbers, in any order: y of sample `moved`
-    depends on some number of sample `changed`, another one. A dependence shows when all numbers of
-    a sample change, each by another amount of about 1; then y moves by more than 0.001.
+    Returns a list of pairs (moved, changed) of sample numbers, each once, in any order: y of sample
+    `moved` depends on some number of sample `changed`, another one. A dependence shows when all
+    numbers of a sample change, each by another amount of about 1: then some number of y moves by
+    more than 0.001. Less than 0.00001 is rounding.
     """
     ### BEGIN SOLUTION
     before, pairs = layer(x), []
@@ -1035,8 +1036,8 @@ def impostor(d_model, head, max_length):
     Returns a module; module(x) gives y "batch length d_model" and a map "batch head query key". The
     library's audit(module, Claim("random", d_model, head, max_length, bias=False)) finds nothing.
     But y is not what (3) says: Random is linear in x, so y(u + v) - y(u) - y(v) + y(0) is 0, also
-    with a constant added to y. Yours misses 0 by more than 0.01 for some u, v with numbers of about
-    1.
+    with a constant added to y. Yours misses 0 by more than 0.01 somewhere (and by more than
+    rounding) in evaluation mode, for u and v from torch.randn(50, max_length, d_model).
     """
     ### BEGIN SOLUTION
     class Bent(nn.Module):

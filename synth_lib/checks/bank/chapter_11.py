@@ -892,8 +892,11 @@ def _with_products(answer, scores, value):
     if multiplied is None:
         return results[0], None, None, None
     batch, head, length, d_head = value.shape
-    share = max(multiplied.float().mean().item(), counted / (2 * batch * head * d_head * length**2))
+    by_products, by_nan = counted / (2 * batch * head * d_head * length**2), multiplied.float().mean().item()
+    share = max(by_products, by_nan)
     work = "at most 9/16" if share <= 9 / 16 else f"{share:.3f} of the square, more than 9/16"
+    if 1 / 2 < by_products <= 9 / 16 < by_nan:
+        work = "few enough products, but a NaN of one sentence gets into another one"
     if not multiplied[torch.ones(length, length, dtype=torch.bool).tril()].all():
         work = "not all that is needed"
     # A product of numbers that a NaN shows, but that no product of matrices holds. (einsum makes none of tables of one
@@ -1020,7 +1023,8 @@ FEW = Exercise(
             "the numbers are right, and one product is few, but it multiplies the whole square.":
                 _of(lambda weights, value: weights @ value),
             "these are eight steps of the stairs: little enough work, but a product for each step.": _of(_stairs(8)),
-            "these are four steps of the stairs: few products, but more than 9/16 of the work.": _of(_stairs(4)),
+            "few products, but 10/16 of the work: four steps of the stairs, or a triangle cut twice, are too coarse.":
+                _of(_stairs(4)),
             "every query is a product of its own: the least work there is, and the most products.":
                 _of(_stairs_of_one),
         },
