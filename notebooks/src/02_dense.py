@@ -867,7 +867,7 @@ plots.show(
 def two_sided(limit):
     """Parameters of one head of Dense, with d_model = 2, two hidden numbers and two positions.
 
-    limit: a number from 0.5 to 5. A token looks most at position 0 if its first number lies between
+    limit: a float from 0.5 to 5. A token looks most at position 0 if its first number lies between
     -limit and limit, else at position 1. Numbers from -20 to 20 are tried, but no first number
     within 0.01 of a limit.
     Returns W1, b1, W2, b2, float32: d_model d_head, d_head, d_head key and key, for relu(x @ W1 +

@@ -14,16 +14,17 @@ SQUEEZED = "squeeze takes every axis of size 1 away, so one sentence, one head o
 
 
 def _sizes(draw):
-    """Sizes that are all different, but in three trials of four some of them are 1."""
+    """Sizes that are all different, but in four trials of five some of them are 1."""
     sizes = draw.sizes("batch length head d_head")
-    sizes |= dict.fromkeys(draw.in_turn(((), ("batch",), ("head", "d_head"), ("length",))), 1)
+    ones = draw.in_turn(((), ("batch",), ("head", "d_head"), ("length",), ("batch", "head")))
+    sizes |= dict.fromkeys(ones, 1)
     sizes["d_model"] = sizes["head"] * sizes["d_head"]
     return sizes
 
 
 def _features(draw):
     sizes = _sizes(draw)
-    return {"features": draw.normal(sizes["batch"], sizes["length"], sizes["d_model"]), "head": sizes["head"]}
+    return {"features": 5 * draw.normal(sizes["batch"], sizes["length"], sizes["d_model"]), "head": sizes["head"]}
 
 
 def _split_with_transpose(features, head):
@@ -48,7 +49,7 @@ SPLIT_HEADS = Exercise(
     title="split the heads",
     name="split_heads",
     minutes=6,
-    trials=4,
+    trials=5,
     level="easy",
     inputs=_features,
     returns="batch head length d_head",
@@ -107,7 +108,7 @@ def _weights_and_value(draw):
     batch, head, length = sizes["batch"], sizes["head"], sizes["length"]
     return {
         "weights": (2 * draw.normal(batch, head, length, length)).softmax(dim=-1),  # small weights count, too
-        "value": draw.normal(batch, length, sizes["d_model"]),
+        "value": 5 * draw.normal(batch, length, sizes["d_model"]),
     }
 
 
@@ -156,7 +157,7 @@ WEIGHTED_SUM = Exercise(
     name="weighted_sum",
     minutes=12,
     level="medium",
-    trials=4,
+    trials=5,
     inputs=_weights_and_value,
     returns="batch query d_model",
     properties=(Reads("weights", 2, 1, "query"), Reads("value", 0, 0, "sentence")),
@@ -247,10 +248,11 @@ WEIGHTED_SUM = Exercise(
 
 
 def _trap_sizes(draw):
-    """Sizes that are all different, but in four trials of five some are 1; never length and head at once."""
+    """Sizes that are all different, but in four trials of five some are 1; one has two numbers in a sentence."""
     sizes = draw.sizes("batch length head d_head")
     del sizes["d_model"]
-    return sizes | dict.fromkeys(draw.in_turn(((), ("d_head",), ("batch",), ("head", "d_head"), ("length",))), 1)
+    two = {"length": 2, "head": 1, "d_head": 1}
+    return sizes | draw.in_turn(({}, {"d_head": 1}, {"batch": 1}, two, {"length": 1}))
 
 
 def _what_it_hides(answer, batch, length, head, d_head):
@@ -333,6 +335,10 @@ HIDE_THE_TRAP = Exercise(
                 ),
             "it needs a d_head of 2 or more: with 1, each sentence holds one number alone.":
                 lambda batch, length, head, d_head: torch.arange(float(d_head)).repeat(head).expand(batch, length, -1),
+            "the first and the last number get the same; a sentence of two numbers has no others.":
+                lambda batch, length, head, d_head: _first_number(batch, length, head, d_head).maximum(
+                    _first_number(batch, length, head, d_head).flip(1, 2)
+                ),
             "only one of the sentences holds two different numbers.":
                 lambda batch, length, head, d_head: _first_number(batch, length, head, d_head)
                 * (torch.arange(batch) == 0)[:, None, None],

@@ -8,7 +8,7 @@ import torch
 from einops import einsum, rearrange
 from torch import nn
 
-from synth_lib.checks.compare import kind_of
+from synth_lib.checks.compare import difference, kind_of
 from synth_lib.checks.exercise import Exercise, Reads, RowsSumTo1, ZeroOutside, mistakes
 from synth_lib.masks import masked_softmax
 
@@ -32,7 +32,7 @@ ORDER = "Where it breaks: it does not know the order"
 
 def _newest_inputs(draw):
     d_head = 4  # that of the chapter, which some take for every d_head
-    while d_head == 4:
+    while d_head not in draw.in_turn(((5, 6, 7), (3, 5, 6, 7), (3, 5, 6, 7))):
         key, d_model, d_head = draw.sizes("key d_model d_head", low=3).values()
     key, d_head = draw.in_turn(((key + 10, d_head), (0, d_head), (1, 1)))
     return {
@@ -137,6 +137,8 @@ NEWEST_ROW = Exercise(
                 _row(lambda row, keys, query, d_model: keys @ query / sqrt(len(keys))),
             "under the root stands 4, the d_head of this chapter; take it from the shapes.":
                 _row(lambda row, keys, query, d_model: keys @ query / sqrt(4)),
+            "the root is cut to a whole number.":
+                _row(lambda row, keys, query, d_model: keys @ query / int(sqrt(len(query)))),
             "the root is lost: it is divided by d_head itself (a mean does that, and so do two divisions).":
                 _row(lambda row, keys, query, d_model: keys @ query / len(query)),
             "the scores are multiplied by the root instead of divided.":
@@ -152,7 +154,7 @@ NEWEST_ROW = Exercise(
                 _row(lambda row, keys, query, d_model: row[None]),
             "there is an axis too many, behind the keys: the row of one token is a list of numbers.":
                 _row(lambda row, keys, query, d_model: row[:, None]),
-            "squeeze takes away the axis of the keys where there is only one key.":
+            "where there is only one key, its axis is gone (squeeze does that): the row is a number, not a list.":
                 _row(lambda row, keys, query, d_model: row.squeeze()),
             "each key asks, too: these are the scores of all pairs of keys.":
                 _row(lambda row, keys, query, d_model: keys @ keys.T / sqrt(len(query))),
@@ -166,7 +168,8 @@ NEWEST_ROW = Exercise(
             "the keys are returned as they came, without the new one.": _kept(lambda old, own: old),
             "the new key stands in front; the oldest comes first.": _kept(lambda old, own: torch.cat([own, old])),
             "they are transposed: a row belongs to a token.": _kept(lambda old, own: torch.cat([old, own]).T),
-            "squeeze takes away an axis of size 1: the tokens', at the first one, or the features', in a small head.":
+            "an axis of size 1 is gone: the tokens', at the first one, or the features', in a small head (squeeze does "
+            "that).":
                 _kept(lambda old, own: torch.cat([old, own]).squeeze()),
         },
     }, by_part=True),
@@ -180,7 +183,9 @@ NEWEST_ROW = Exercise(
 def _map_inputs(draw):
     while True:
         sizes = draw.sizes("batch head d_head length")
-        if sizes["head"] != 4 and sizes["d_head"] not in (2, 4):  # 2 is the root of 4, the d_head of the chapter
+        # d_head: not 2 or 4, as 2 is the root of 4, that of the chapter, and not always one whose root is cut to 2
+        of_heads = draw.in_turn(((5, 6, 7), (3,), (3, 5, 6, 7)))
+        if 4 not in (sizes["head"], sizes["length"]) and sizes["d_head"] in of_heads:
             break
     batch, length, head, d_model = sizes["batch"], sizes["length"], sizes["head"], sizes["d_model"]
     batch, length, head = draw.in_turn(((batch, length, head), (batch, length, head), (1, 1, 1)))
@@ -377,6 +382,10 @@ TORCH_MAPS = Exercise(
                 _of_torch(lambda query, key, head: (
                     _map_raw(query, key, head) / sqrt(4)
                 ).softmax(dim=-1)),
+            "the root is cut to a whole number.":
+                _of_torch(lambda query, key, head: (
+                    _map_raw(query, key, head) / int(sqrt(query.shape[-1] // head))
+                ).softmax(dim=-1)),
             "under the root stands the length of the sentence.":
                 _of_torch(lambda query, key, head: (
                     _map_raw(query, key, head) / sqrt(query.shape[1])
@@ -418,17 +427,19 @@ TORCH_MAPS = Exercise(
 
 # 01.3. In all sentences but the last, one row may look nowhere, one everywhere, one at a single key. The allowed scores
 # of a fourth lie at the lower end, and its forbidden ones at the upper; a fifth has all scores at the upper end. The
-# last sentence ends with fillers, which nobody may look at and which look at others. One trial is one word alone.
+# last sentence ends with fillers, which nobody may look at and which look at others. One trial has one sentence and one
+# head, one has sentences of one word, which is a filler in the first, and as many heads as sentences.
 
 
 def _mask_inputs(draw):
     sizes = draw.sizes("batch head length", low=2)
     batch, head, length = sizes["batch"], sizes["head"], sizes["length"] + 4
-    batch, head, length = draw.in_turn(((batch, head, length), (batch, head, length), (1, 1, 1)))
+    batch, head, length = draw.in_turn(((batch, head, length), (batch, head, length), (1, 1, length), (6, 6, 1)))
     scores = 3 * draw.normal(batch, head, length, length)  # small weights, too
-    if length == 1:
-        return {"scores": scores, "allowed": torch.ones(1, 1, 1, 1, dtype=torch.bool)}
     allowed = draw.normal(batch, 1, length, length) > 0
+    if length == 1:
+        allowed[:2, 0, 0, 0] = torch.tensor([False, True])
+        return {"scores": scores, "allowed": allowed}
     for b in range(batch):
         nowhere, everywhere, single, low, high = ((b + n) % length for n in range(5))
         allowed[b, 0, nowhere] = False
@@ -439,8 +450,9 @@ def _mask_inputs(draw):
         within = scores[b].clamp(-0.9, 0.9)
         scores[b, :, low] = torch.where(allowed[b, :, low], within[:, low] - 9999, within[:, low] + 9999)
         scores[b, :, high] = within[:, high] + 9999
-    allowed[-1] = torch.arange(length) < length - 2
-    scores[-1, :, :, -2:] += 900
+    if batch > 1:
+        allowed[-1] = torch.arange(length) < length - 2
+        scores[-1, :, :, -2:] += 900
     return {"scores": scores, "allowed": allowed}
 
 
@@ -462,6 +474,18 @@ def _masked_exponentials(scores, allowed):
     exponentials = (scores - largest).masked_fill(~allowed, -torch.inf).exp()
     total = exponentials.sum(dim=-1, keepdim=True)
     return exponentials / total.where(total > 0, 1.0)
+
+
+def _exactly_0(weights, scores, allowed):
+    """The weights. What is no difference to the others is one here: a forbidden key has exactly 0.
+
+    Raises:
+        ValueError: all is right, but for a weight that is nearly 0.
+    """
+    if difference(weights, _masked_lowest(scores, allowed)) is None and (leaks := (weights != 0) & ~allowed).any():
+        where = leaks.nonzero()[0].tolist()
+        raise ValueError(f"at {where} the weight is nearly 0, though allowed is False there; it should be 0")
+    return weights
 
 
 def _exponentials_alone(scores, allowed):
@@ -506,6 +530,8 @@ MASKED_WEIGHTS = Exercise(
         Reads("scores", 0, 0, "sentence"),
     ),
     example=_small_mask,
+    measure=_exactly_0,
+    trials=4,
     forbidden=(masked_softmax,),
     right=(
         _masked_lowest,
@@ -521,11 +547,11 @@ MASKED_WEIGHTS = Exercise(
             "a row that may look nowhere is not empty: all its scores are lowered by one large number, and the softmax "
             "sees only differences.":
                 lambda scores, allowed: (scores - 1e5 * (~allowed).float()).softmax(dim=-1),
-            "100 is taken from the forbidden scores; some are still the largest, and a row that may look nowhere is "
-            "not empty.":
+            "a number like 100 is taken from the forbidden scores; some are still the largest, and a row that may look "
+            "nowhere is not empty.":
                 lambda scores, allowed: (scores - 100 * (~allowed).float()).softmax(dim=-1),
-            "10,000 is taken from the forbidden scores; some are still the largest, and a row that may look nowhere is "
-            "not empty.":
+            "a number like 10,000 is taken from the forbidden scores; some are still the largest, and a row that may "
+            "look nowhere is not empty.":
                 lambda scores, allowed: (scores - 1e4 * (~allowed).float()).softmax(dim=-1),
             "in a row of very low scores all weights vanish: the number filled in is not far below every score.":
                 lambda scores, allowed: scores.masked_fill(~allowed, -50).softmax(dim=-1) * allowed,
@@ -537,6 +563,9 @@ MASKED_WEIGHTS = Exercise(
             "the exponential of a large score is infinite, that of a very low one is 0; the NaN that come of it are "
             "made 0.":
                 lambda scores, allowed: _exponentials_alone(scores, allowed).nan_to_num(0.0),
+            "the largest score of all is subtracted; in a row far below it, every exponential is 0. Each row has a "
+            "largest score of its own.":
+                lambda scores, allowed: _exponentials_alone(scores - scores.max(), allowed).nan_to_num(0.0),
             "the forbidden scores still take part before they are removed; where one is by far the largest, nothing is "
             "left, and 0 / 0 is NaN.":
                 lambda scores, allowed: (
@@ -617,10 +646,11 @@ MASKED_WEIGHTS = Exercise(
 
 
 def _work_inputs(draw):
+    """Sizes that are all different, then a head of one feature, one head alone, and sizes at which float32 rounds."""
     sizes = draw.sizes("batch length head d_head", high=9)
-    if draw.in_turn((False, False, True)):  # so large that float32 rounds the results
-        head, d_head = sizes["head"] | 1, 20 * sizes["d_head"] + 41
-        sizes |= {"batch": 5, "length": 10 * sizes["length"] + 109, "head": head, "d_model": head * d_head}
+    large = {"length": 10 * sizes["length"] + 109, "head": sizes["head"] | 1, "d_head": 20 * sizes["d_head"] + 41}
+    sizes |= draw.in_turn(({}, {"batch": 1, "length": 1, "d_head": 1}, {"head": 1}, {"batch": 5} | large))
+    sizes["d_model"] = sizes["head"] * sizes["d_head"]
     return {name: sizes[name] for name in ("batch", "length", "d_model", "head")}
 
 
@@ -663,6 +693,7 @@ LAYER_WORK = Exercise(
     level="medium",
     inputs=_work_inputs,
     returns="projections, pairs",
+    trials=4,
     right=(_work_formula, _work_lists, _work_counted),
     wrong=mistakes({
         MULTIPLY_ADDS: {
@@ -710,9 +741,9 @@ LAYER_WORK = Exercise(
 )  # fmt: skip
 
 
-# 01.5. Four tokens meet all layers: each shortcut of a test is fooled by at least one. Five tokens meet one layer that
-# never breaks, and layers that break at one order alone. The tokens come sorted by their first number, so that some
-# layers can tell in which order they see them.
+# 01.5. Four tokens meet all layers: each shortcut of a test is fooled by at least one. Four and five meet a layer that
+# never breaks, and then one that breaks at a single order: one that the answer did not try before, if it left out any.
+# The tokens come sorted by their first number, so that some layers can tell in which order they see them.
 
 
 def _attend(x, allowed=None):
@@ -764,7 +795,6 @@ def _last_position_raised(x):
 
 LAYERS = {
     "layer of attention": _attend,
-    "layer that takes each token alone": lambda x: (3 * x).tanh(),
     "layer that gives all tokens their mean": lambda x: x.mean(dim=0, keepdim=True).expand_as(x),
     "layer of attention with positions": lambda x: _attend(x + _positions(x)),
     "layer of causal attention": lambda x: _attend(x, torch.ones(len(x), len(x)).tril().bool()),
@@ -794,22 +824,21 @@ LAYERS = {
 
 
 def _follows_inputs(draw):
-    d_model, length, names = draw.in_turn(((5, 4, LAYERS), (4, 5, ["layer that takes each token alone"])))
+    d_model, length, layers = draw.in_turn(((5, 4, LAYERS), (4, 5, {})))
     x = draw.normal(length, d_model)
-    return {"layer": {name: LAYERS[name] for name in names}, "x": x[x[:, 0].argsort()]}
+    return {"layer": layers, "x": x[x[:, 0].argsort()]}
 
 
-def _layers_for(x):
-    """Layers that know these tokens. Two of those that break at one order do it at one of the last, as in a loop."""
-    orders, chance = list(permutations(range(len(x)))), random.Random(str(x.tolist()))
-    orders = chance.sample(orders[1:], 3) + chance.sample(orders[-len(orders) // len(x) :], 2)
-    single = {f"layer that breaks only at the order {order}": _breaks_at(x[list(order), 0]) for order in orders}
-    others = {"layer that knows the places of all tokens but yours": _at_home_with(x)}
-    return others | single if len(x) == 4 else single
+def _order_of(x):
+    return tuple(x[:, 0].tolist())
 
 
-def _breaks_at(first_numbers):
-    return lambda x: x - 0.01 * torch.equal(x[:, 0], first_numbers)
+def _breaks_at_one_order(x, tried):
+    """A layer that breaks at one order of x alone, if there is any at one that is not among those tried."""
+    orders = [_order_of(x[list(order)]) for order in permutations(range(len(x)))][1:]
+    left_out = [order for order in orders if order not in tried]
+    broken = random.Random(str(x.tolist())).choice(left_out or orders)
+    return lambda x: x - 0.01 * (_order_of(x) == broken)
 
 
 def _at_home_with(known):
@@ -820,15 +849,31 @@ def _at_home_with(known):
 def _judge_layers(answer, layer, x):
     """What an answer says of each layer. One that shuffles at random gets the same shuffles in every call: then the
     check can say why that is not enough."""
-    said, before = {}, x.clone()
-    for name, one in (layer | _layers_for(before)).items():
+    before, state, tried = x.clone(), random.getstate(), set()
+
+    def ask(layer):
         own = before.clone()
+        random.seed(1)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
-            said[name] = answer(layer=one, x=own)
+            said = answer(layer=layer, x=own)
         if not torch.equal(own, before):
             x.copy_(own)  # the check sees it
-    return said
+        return said
+
+    def alone(x):
+        tried.add(_order_of(x))
+        return (3 * x).tanh()
+
+    try:
+        said = {name: ask(one) for name, one in layer.items()}
+        if layer:
+            said["layer that knows the places of all tokens but yours"] = ask(_at_home_with(before))
+        said["layer that takes each token alone"] = ask(alone)
+        said["layer that breaks at one order alone"] = ask(_breaks_at_one_order(before, tried))
+        return said
+    finally:
+        random.setstate(state)
 
 
 def _same(one, other):
@@ -891,7 +936,8 @@ FOLLOWS_TOKENS = Exercise(
         ORDER: {
             "one shuffle, or a few, are tried; some layers follow in these and not in others.":
                 _follows(lambda x: [[*range(1, len(x), 2), *range(0, len(x), 2)]]),
-            "one random shuffle is tried. It is an example, and no proof: another layer breaks at another order.":
+            "one shuffle at random is tried, or a few. They are examples, and no proof: another layer breaks at "
+            "another order.":
                 _follows(lambda x: [torch.randperm(len(x)).tolist()]),
             "only neighbours are exchanged, one pair at a time; some layers mind only a larger change.":
                 _follows(_neighbours),
@@ -968,7 +1014,7 @@ RIGHT_KEYS = "a table of float32, key d_head"
 FACTS = (
     "what is returned",
     "pairs of keys that differ by less than 0.01",
-    "numbers that are larger than 100",
+    "numbers above 100 or below -100",
     "keys that can win",
 )
 
@@ -1048,7 +1094,7 @@ HIDDEN_KEYS = Exercise(
                 lambda length: torch.cat([torch.zeros(2, 2), _on_a_line(length)[2:]]),
             "the two that win are there, all others are one and the same key.":
                 lambda length: torch.cat([torch.tensor([[5.0, 0], [-5, 0]]), torch.zeros(length - 2, 2)]),
-            "the keys lie so close together that only rounding tells them apart.":
+            "the keys lie closer together than 0.01.":
                 lambda length: _on_a_line(length) * 1e-3,
             "a key has one feature; here it has two.": lambda length: torch.arange(length).float()[:, None],
             "the table is transposed: a row belongs to a key.": lambda length: _on_a_line(length).T,

@@ -28,7 +28,7 @@ LIBRARY = "The same as the library's layer"
 
 
 # 02.1. W1 is square, so that a transposed one fits; x, W2 and the scores differ in shape, so that they are told apart.
-# There are more keys than tokens or fewer, and some tokens are large.
+# There are more keys than tokens or fewer, and some tokens are large, but not so large that what cancels is rounding.
 
 
 def _linear_inputs(draw):
@@ -36,7 +36,7 @@ def _linear_inputs(draw):
     batch, length, key, d_model = sizes["batch"], sizes["length"], sizes["key"], sizes["d_model"]
     few, many = sorted((length, key))
     batch, length, key = draw.in_turn(((batch, few, many), (batch, many, few), (1, 1, 1)))
-    large = torch.where(torch.arange(length) % 3 == 1, 500.0, 1.0)[:, None]
+    large = torch.where(torch.arange(length) % 3 == 1, 8.0, 1.0)[:, None]
     return {
         "x": draw.normal(batch, length, d_model) * large,
         "W1": draw.normal(d_model, d_model),
@@ -99,6 +99,8 @@ LINEAR_SCORES = Exercise(
             "the relu acts on x, not between the two layers.":
                 lambda x, W1, b1, W2, b2: (x.relu() @ W1.T + b1) @ W2.T + b2,
             "a gelu stands where equation (2) has a relu.": lambda x, W1, b1, W2, b2: F.gelu(x @ W1.T + b1) @ W2.T + b2,
+            "the scores are divided by the root of d_head, as for the dot product; Dense does not divide.":
+                lambda x, W1, b1, W2, b2: _linear_matmul(x, W1, b1, W2, b2) / sqrt(len(b1)),
             "rows and columns are swapped: a row should belong to a token that attends.":
                 lambda x, W1, b1, W2, b2: _linear_matmul(x, W1, b1, W2, b2).mT,
             "squeeze also takes away the axis of one sentence, one token or one position.":
@@ -118,10 +120,10 @@ LINEAR_SCORES = Exercise(
 )  # fmt: skip
 
 
-# 02.2. A sentence of five words or more, one of them twice. For each kind the new one is shorter, as long, and a single
-# word; but for the last, one word stands twice in it.
+# 02.2. A sentence of five words or more, one of them twice, and one the beginning of another. For each kind the new one
+# is shorter, as long, and a single word; but for the last, one word stands twice in it.
 
-WORDS = "the dog saw a small bird cat fox".split()
+WORDS = "the dog saw hen small bird cat fox as a".split()
 KINDS = ("dense", "dot product")
 
 
@@ -129,8 +131,9 @@ def _again_inputs(draw):
     d_model, size = draw.sizes("d_model length", low=5, high=7).values()
     sizes = ("dense", 4), ("dot product", size), ("dense", size), ("dot product", 1), ("dense", 1), ("dot product", 4)
     kind, new_size = draw.in_turn(sizes)
-    first = draw.integer(0, len(WORDS) - 1)
-    words = [WORDS[(first + 3 * i) % len(WORDS)] for i in range(size - 1)]  # 3 steps in 8: no word twice
+    first = draw.integer(0, 7)
+    words = [WORDS[(first + 3 * i) % 8] for i in range(size - 1)]  # 3 steps in 8: no word twice
+    words[0], words[3] = "as", "a"
     words.append(words[1])
     embedding = dict(zip(WORDS, draw.normal(len(WORDS), d_model), strict=True))
     x = torch.stack([embedding[word] for word in words])
@@ -247,7 +250,7 @@ def _saved_inputs(draw):
         "hidden_weight": draw.normal(d_model, d_model) / sqrt(d_model),
         "hidden_bias": draw.normal(d_model),
         "weight": draw.normal(head, sizes["d_head"], length + more) / 2,
-        "bias": draw.normal(head, length + more),
+        "bias": 3 * draw.normal(head, length + more),  # so that some weights are small
     }
 
 
@@ -432,15 +435,13 @@ SAVED_MAPS = Exercise(
 
 
 def _cost_inputs(draw):
+    """Sizes that are all different, one token and heads of one feature, and one head for the longest sentence."""
     sizes = draw.sizes("batch length max_length head d_head", high=9)
-    length, max_length = sorted((sizes["length"], sizes["max_length"]))
-    return {
-        "batch": sizes["batch"],
-        "length": length,
-        "max_length": max_length,
-        "d_model": sizes["d_model"],
-        "head": sizes["head"],
-    }
+    sizes["length"], most = sorted((sizes["length"], sizes["max_length"]))
+    sizes["max_length"] = most
+    sizes |= draw.in_turn(({}, {"batch": 1, "length": 1, "d_head": 1}, {}, {"length": most, "head": 1}))
+    sizes["d_model"] = sizes["head"] * sizes["d_head"]
+    return {name: sizes[name] for name in ("batch", "length", "max_length", "d_model", "head")}
 
 
 def _cost_formula(batch, length, max_length, d_model, head):
@@ -469,7 +470,7 @@ def _cost_with(parameters=lambda **_: 0, multiply_adds=lambda **_: 0):
 
     def answer(**sizes):
         right = _cost_formula(**sizes)
-        return right[0] + parameters(**sizes), right[1] + sizes["batch"] * multiply_adds(**sizes)
+        return right[0] + round(parameters(**sizes)), right[1] + round(sizes["batch"] * multiply_adds(**sizes))
 
     return answer
 
@@ -488,6 +489,7 @@ LAYER_COST = Exercise(
     level="medium",
     inputs=_cost_inputs,
     returns="parameters, multiply_adds",
+    trials=4,
     right=(_cost_formula, _cost_lists, _cost_counted),
     wrong=mistakes({
         RESULT: {
@@ -524,6 +526,13 @@ LAYER_COST = Exercise(
                 _cost_with(lambda head, max_length, **_: -head * max_length),
             "the second matrix of every head reads all d_model hidden numbers.":
                 _cost_with(lambda head, d_model, max_length, **_: (head - 1) * d_model * max_length),
+            "only one head is counted.":
+                _cost_with(
+                    lambda head, d_model, max_length, **_: (1 / head - 1) * (d_model + head) * max_length,
+                    lambda length, d_model, head, **_: 2 * (1 / head - 1) * length**2 * d_model,
+                ),
+            "the hidden layer of one head is counted; together the heads have d_model hidden numbers.":
+                _cost_with(lambda head, d_model, **_: (1 / head - 1) * (d_model**2 + d_model)),
             "every head has a whole first layer; the heads share one.":
                 _cost_with(lambda head, d_model, **_: (head - 1) * (d_model**2 + d_model)),
         },

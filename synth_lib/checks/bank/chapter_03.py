@@ -27,8 +27,8 @@ STATE = "State: Parameter, buffer, plain tensor"
 
 
 # 03.1. Fewer sentences than heads, so that an R cut to the size of the batch runs. Each size of 1 comes in a trial, and
-# an R that is as long as the text. Where some tokens are new, the scores of one head reach what the docstring allows,
-# and those of later tokens are far above the others.
+# an R that is as long as the text. Where some tokens are new, the scores of one head lie at both ends of what the
+# docstring allows: those of later tokens at the upper, and in every second row all others at the lower.
 
 
 def _newest_inputs(draw):
@@ -38,13 +38,14 @@ def _newest_inputs(draw):
     query = draw.integer(2, key - 1)
     batch, head, query, d_head, max_length = draw.in_turn((
         (batch, head, query, sizes["d_head"], max_length),
-        (batch, head, 1, sizes["d_head"], max_length),
+        (batch, head, 1, sizes["d_head"], key),
         (1, 1, key, 1, key),
     ))
     R = draw.normal(head, max_length, max_length)
     if 1 < query < key:
-        R[-1] += 200 * torch.ones(max_length, max_length).triu(1)
-        R[-1] += 19_700 * (-1.0) ** (torch.arange(max_length)[:, None] - key + 1)  # the last but one: below 0
+        sign = (-1.0) ** (torch.arange(max_length)[:, None] - key + 1)  # the last token but one: below 0
+        later = torch.ones(max_length, max_length).triu(1) > 0
+        R[-1] = R[-1].clamp(-0.9, 0.9) + 19_999 * sign.where(~later, 1.0)
     return {"R": R, "value": draw.normal(batch, head, key, d_head), "query": query}
 
 
@@ -161,9 +162,15 @@ NEWEST_TOKENS = Exercise(
             "the softmax comes before the cut, and what is left is divided by its sum, or by a small number: if a "
             "later score is far above the others, nothing is left.":
                 _newest(lambda R, i, key, query: _newest_divided(R, i, key, query).nan_to_num(0.0)),
-            "the scores of later tokens are set to a number that is small, but not below all scores.":
+            "the number that is written into the scores of later tokens, or taken from them, is not enough: one of "
+            "them can still be the largest.":
                 lambda R, value, query: (
                     _masked(R, value.shape[2], fill=-1e4).softmax(dim=-1)[:, value.shape[2] - query :] @ value
+                ),
+            "the scores of later tokens are set to the lowest that a score can have; where the others lie there, too, "
+            "they get a share.":
+                lambda R, value, query: (
+                    _masked(R, value.shape[2], fill=-2e4).softmax(dim=-1)[:, value.shape[2] - query :] @ value
                 ),
             "the first new token looks at position 0 alone, the second at two positions, and so on.":
                 _newest(lambda R, i, key, query: R[:, i, : i - key + query + 1].softmax(dim=-1)),
@@ -205,6 +212,9 @@ NEWEST_TOKENS = Exercise(
                 _newest(lambda R, i, key, query: R[:, : i + 1, i].softmax(dim=-1)),
             "the exponential of a large score is infinite in 32 bits, and that of a small one 0. The softmax of torch "
             "first takes the largest score of a row away from all.": _newest(_newest_plain_exponentials),
+            "the exponential of a large score is infinite in 32 bits, and that of a small one 0; the NaN that come of "
+            "it are made 0.":
+                _newest(lambda R, i, key, query: _newest_plain_exponentials(R, i, key, query).nan_to_num(0.0)),
             "the scores are divided by their sum as they are; the softmax first makes each one positive.":
                 _newest(lambda R, i, key, query: R[:, i, : i + 1] / R[:, i, : i + 1].sum(dim=-1, keepdim=True)),
         },
@@ -604,7 +614,7 @@ def _state_of(answer, R, fixed):
         "the R that was given stays as it was": torch.equal(given.detach(), R) and not given.requires_grad,
         "copies are kept": not any(tensor.untyped_storage().data_ptr() in shared for _, tensor in kept),
         "right for the longest x, and for one token": at_all_lengths or scores.shape != (1, *R[:, :-1, :-1].shape),
-        "of x the length alone is read": differ(module(x / 0 - x / 0).detach(), after) is False,
+        "of x the length alone is read": differ(module((x / 0 - x / 0).double()).detach(), after) is False,
     }
     missing = [wish for wish, is_so in state.items() if not is_so]  # alone: a message is cut at some length
     return scores, f"not so: {'; '.join(missing)}" if missing else "all is so"
@@ -722,7 +732,8 @@ RANDOM_STATE = Exercise(
                 _kept(_store(start=lambda m, value: m.register_buffer("start", value), R=lambda R, fixed: R), _choose),
             "no head is trained: R is a buffer as a whole, or something cuts its gradient off.":
                 _kept(lambda module, R, fixed: module.register_buffer("R", R.clone())),
-            "the heads that should stay get no gradient, but they are in a parameter, and weight decay moves them.":
+            "the heads that should stay get no gradient, but they are in a parameter, or share its memory, and weight "
+            "decay moves them.":
                 _kept(_store(), lambda module: torch.where(module.fixed[:, None, None], module.R.detach(), module.R)),
             "one head that stays keeps all heads from learning: requires_grad belongs to the whole parameter.":
                 lambda R, fixed: _Scores(
@@ -762,15 +773,17 @@ RANDOM_STATE = Exercise(
 
 
 # 03.5. Judged by counts that are 0 for every right answer. One pair of positions always changes places, and three more
-# go round; of the others none, one, some or all keep their places. With one that stays there is no such map.
+# go round; of the others none, one, two or all keep their places. With one that stays there is no such map, and none
+# for a single position. One shuffle is as long as the docstring allows.
 
 
 def _shuffle_inputs(draw):
     stays, moves = draw.in_turn((
         (0, draw.integer(9, 12)),
         (1, draw.integer(5, 8)),
-        (draw.integer(3, 4), draw.integer(70, 80)),
-        (draw.integer(2, 5), 0),
+        (2, 98),
+        (draw.integer(3, 5), 0),
+        (1, 0),
     ))
     positions = draw.normal(stays + moves).argsort()
     order = torch.arange(stays + moves)
@@ -859,7 +872,7 @@ FOLLOWING = Exercise(
         _following(_two_steps_where_that_is_not_home),
     ),
     run=_shuffle_run,
-    trials=4,
+    trials=5,
     wrong=mistakes({
         STILL: {
             "every position looks at itself. That follows any shuffle, but it is not allowed here.":
