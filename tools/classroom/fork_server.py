@@ -238,8 +238,8 @@ def run_child(channel, server):
         sandbox.end_with(server)
         if job["core"] is not None:
             os.sched_setaffinity(0, [job["core"]])
+        sandbox.limit(job["memory"], job["seconds"])
         if job["sandboxed"]:
-            sandbox.limit(job["memory"], job["seconds"])
             sandbox.enter(job["folder"], job["readable"])
 
         notebook = Notebook(job, lambda kind, header: protocol.send(channel, kind, header))
