@@ -578,6 +578,7 @@ BESIDE = {
     "stops elsewhere": "return stop(x)\n\ndef stop(x):\n    raise LookupError('no')",
     "breaks a property": "return (x @ W1.T + b1).cumsum(0).relu() @ W2.T + b2.sum() * 0.7",
     "gives the same": "return torch.ones(2)",
+    "is of 16 bits": "return (x.half() @ W1.T.half()).float()",
     "is blank": "raise NotImplementedError",
     "needs another name": "pass\n\ndef linear_scores(x, W1, b1, W2, bias): return x",
     "is no function": "pass\n\nlinear_scores = 3",
