@@ -10,14 +10,15 @@ CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
 RECENT := import sys; sys.exit(sys.version_info < (3, 11))
 
 .DEFAULT_GOAL := help
-.PHONY: help lab update test test-all notebooks book browser bench assignment grade fuzz clean given-CHAPTERS given-OUT given-SUBMISSIONS
+.PHONY: help lab update test test-all notebooks book browser bench assignment grade fuzz clean \
+  given-CHAPTERS given-OUT given-SUBMISSIONS switch-ALL switch-SOLUTIONS switch-NBGRADER
 
 help:
 	@echo "make lab        open the first chapter in JupyterLab (installs into $(VENV) the first time)"
 	@echo "make update     bring a newer version; what you changed is kept"
 	@echo "make test       run everything that proves the library and the notebooks"
 	@echo "make test-all   the same with three seeds, and both notebooks of each chapter whole"
-	@echo "make notebooks  build and execute the chapters whose source changed (ALL=1: every chapter)"
+	@echo "make notebooks  build and execute the chapters whose source changed (ALL=yes: every chapter)"
 	@echo "make book       build the site from the stored notebooks, into build/site (SOLUTIONS=no: without them)"
 	@echo "make browser    try the notebooks and the site in a real browser; pictures go to build/browser"
 	@echo "make bench      time each attention score on this machine"
@@ -40,12 +41,12 @@ test: $(STAMP)
 test-all: $(STAMP)
 	@$(PYTHON) tools/test.py --all
 
-notebooks: $(STAMP)
-	@$(PYTHON) tools/build_notebooks.py $(if $(ALL),--all)
+notebooks: switch-ALL $(STAMP)
+	@$(PYTHON) tools/build_notebooks.py $(if $(filter yes 1,$(ALL)),--all)
 	@$(PYTHON) tools/address.py
 
-book: $(STAMP)
-	@$(PYTHON) tools/book/build.py $(if $(filter no,$(SOLUTIONS)),--no-solutions)
+book: switch-SOLUTIONS $(STAMP)
+	@$(PYTHON) tools/book/build.py $(if $(filter no 0,$(SOLUTIONS)),--no-solutions)
 
 browser: $(STAMP)
 	@$(PYTHON) tools/browser/run.py $(CONSTRAINTS)
@@ -53,11 +54,11 @@ browser: $(STAMP)
 bench: $(STAMP)
 	@$(PYTHON) -m synth_lib.lab bench attention --device cpu --minutes 5
 
-assignment: given-CHAPTERS given-OUT $(STAMP)
-	@$(PYTHON) tools/classroom/assignment.py --chapters "$(CHAPTERS)" --out "$(OUT)" $(if $(REPO),--repo "$(REPO)") $(if $(REF),--ref "$(REF)") $(if $(NBGRADER),--nbgrader)
+assignment: given-CHAPTERS given-OUT switch-NBGRADER $(STAMP)
+	@$(PYTHON) tools/classroom/assignment.py --chapters "$(CHAPTERS)" --out "$(OUT)" $(if $(REPO),--repo "$(REPO)") $(if $(REF),--ref "$(REF)") $(if $(filter yes 1,$(NBGRADER)),--nbgrader)
 
 grade: given-SUBMISSIONS $(STAMP)
-	@$(PYTHON) tools/classroom/grade.py "$(SUBMISSIONS)" --out "$(or $(OUT),grades.csv)" --chapters "$(CHAPTERS)" $(if $(JOBS),--jobs $(JOBS))
+	@$(PYTHON) tools/classroom/grade.py "$(SUBMISSIONS)" --out "$(or $(OUT),grades.csv)" --chapters "$(CHAPTERS)" $(if $(JOBS),--jobs "$(JOBS)")
 
 # Before anything is installed or run: is the variable there?
 given-CHAPTERS given-OUT:
@@ -65,6 +66,11 @@ given-CHAPTERS given-OUT:
 
 given-SUBMISSIONS:
 	@test -n "$(SUBMISSIONS)" || { echo 'SUBMISSIONS is missing: make grade SUBMISSIONS=folder OUT=grades.csv' >&2; exit 2; }
+
+# A switch is yes or no (1 and 0 say the same); one without a value is as if it were not there.
+switch-ALL switch-SOLUTIONS switch-NBGRADER:
+	@case "$($(@:switch-%=%))" in ""|yes|no|1|0) ;; \
+	  *) echo "$(@:switch-%=%)=$($(@:switch-%=%)) is neither yes nor no." >&2; exit 2;; esac
 
 fuzz: $(STAMP)
 	@$(PYTHON) tools/fuzz_grading.py

@@ -42,6 +42,9 @@ from tools.classroom import feedback, sandbox, submissions  # noqa: E402
 from tools.classroom.grading import Result, grade  # noqa: E402
 from tools.classroom.student import ForkServer, GraderUnavailable  # noqa: E402
 
+UNPROTECTED = """Unprotected: a notebook may do everything that you may, to files, other processes and the machine.
+Grade only what you wrote yourself, or inside a container."""
+
 WORKER = {"server": None}
 
 
@@ -354,7 +357,7 @@ def main():
     parser.add_argument("submissions", type=Path, help="a folder with a folder or a notebook for each student")
     parser.add_argument("--out", type=Path, default=Path("grades.csv"), help="the table to write (grades.csv)")
     parser.add_argument("--chapters", default="", help='such as "02 03"; without it those that somebody handed in')
-    parser.add_argument("--jobs", type=courses.whole_number(1), default=os.cpu_count(), help="notebooks at once")
+    parser.add_argument("--jobs", type=courses.whole_number(1), help="notebooks at once; without it one for each core")
     parser.add_argument("--unprotected", action="store_true", help="run without a sandbox, inside a container of yours")
     options = parser.parse_args()
     folder = options.submissions
@@ -378,6 +381,13 @@ def main():
         pages = options.out.with_name(options.out.stem + "_feedback")
         if problem := problem_of(options.out, pages, options.submissions):
             return courses.fail(problem)
+        cores = len(os.sched_getaffinity(0))  # those that this process may use
+        options.jobs = options.jobs or cores
+        if options.jobs > cores:
+            much = f"JOBS={options.jobs} is too much for {cores} core{'s' * (cores > 1)}"
+            return courses.fail(f"{much}: notebooks on one core take each other's time.")
+        if options.unprotected:
+            print(UNPROTECTED, file=sys.stderr)
         return grade_all(options, handed_in, course, pages)
     except courses.CourseError as error:
         return courses.fail(error)

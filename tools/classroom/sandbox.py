@@ -2,7 +2,8 @@
 
 Landlock (in the kernel; version 3 came with Linux 6.2) lets the process read some folders and write to one; seccomp
 refuses the system calls that open a network connection, share memory or queues, start or stop a process, signal one or
-look into it, watch files, or change the rights of one. Neither can be undone by the process, and both hold for root.
+look into it, watch or lock files, or change the rights of one. Neither can be undone by the process, and both hold for
+root.
 What they do not stop: a fault in the kernel, use of time, memory and disk up to the limits, and asking whether a file
 exists, how large and how old it is.
 """
@@ -27,7 +28,7 @@ ARCHITECTURES = {  # audit number, the number of each call that is refused, the 
         "lremovexattr 198, fremovexattr 199, truncate 76, memfd_create 319, memfd_secret 447, sched_setparam 142, "
         "sched_setscheduler 144, sched_setattr 314, ioprio_set 251, shmat 30, shmctl 31, shmdt 67, semop 65, "
         "semctl 66, semtimedop 220, msgsnd 69, msgrcv 70, msgctl 71, inotify_init 253, inotify_add_watch 254, "
-        "inotify_init1 294, fanotify_init 300, fanotify_mark 301, fcntl 72, ioctl 16, prctl 157",
+        "inotify_init1 294, fanotify_init 300, fanotify_mark 301, flock 73, fcntl 72, ioctl 16, prctl 157",
         126,
     ),
     "aarch64": (
@@ -42,15 +43,22 @@ ARCHITECTURES = {  # audit number, the number of each call that is refused, the 
         "fsetxattr 7, removexattr 14, lremovexattr 15, fremovexattr 16, truncate 45, memfd_create 279, "
         "memfd_secret 447, sched_setparam 118, sched_setscheduler 119, sched_setattr 274, ioprio_set 30, shmat 196, "
         "shmctl 195, shmdt 197, semop 193, semctl 191, semtimedop 192, msgsnd 189, msgrcv 188, msgctl 187, "
-        "inotify_add_watch 27, inotify_init1 26, fanotify_init 262, fanotify_mark 263, fcntl 25, ioctl 29, prctl 167",
+        "inotify_add_watch 27, inotify_init1 26, fanotify_init 262, fanotify_mark 263, flock 32, fcntl 25, ioctl 29, "
+        "prctl 167",
         91,
     ),
 }
 CLONE_THREAD = 0x10000
 # Calls that do much that is needed, and some that is refused: which argument says what, and its values.
 # To name who gets a signal when a file is ready: F_SETOWN, F_SETSIG, F_SETOWN_EX; FIOSETOWN, SIOCSPGRP. To take memory
-# outside of the limit: F_SETPIPE_SZ. To outlive the grader, or hide from it: PR_SET_PDEATHSIG, PR_SET_DUMPABLE.
-COMMANDS = {"fcntl": (1, (8, 10, 15, 1031)), "ioctl": (1, (0x8901, 0x8902)), "prctl": (0, (1, 4))}
+# outside of the limit: F_SETPIPE_SZ. To tell something to whoever opens the same file, or keep it waiting: F_GETLK,
+# F_SETLK, F_SETLKW, the same three with OFD, F_SETLEASE, F_NOTIFY. To outlive the grader, or hide from it:
+# PR_SET_PDEATHSIG, PR_SET_DUMPABLE.
+COMMANDS = {
+    "fcntl": (1, (8, 10, 15, 1031, 5, 6, 7, 36, 37, 38, 1024, 1026)),
+    "ioctl": (1, (0x8901, 0x8902)),
+    "prctl": (0, (1, 4)),
+}
 READ = 0b1100  # of Landlock's rights: read a file, read a folder
 EXECUTE = 0b1  # nothing may be started anyway, but libraries are mapped
 FILE_RIGHTS = 0b0100_0000_0000_0111  # the rights that make sense for a file: execute, write, read, truncate

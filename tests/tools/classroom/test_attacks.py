@@ -293,9 +293,12 @@ def attempt(name, work):
     try:
         done = work()
         refused.append(name) if done == -1 and ctypes.get_errno() == 1 else None
-    except PermissionError:
-        refused.append(name)
+    except OSError as error:
+        refused.append(name) if error.errno == 1 else None
 attempt("memory", lambda: os.memfd_create("x"))
+attempt("lock", lambda: fcntl.lockf(open("/dev/null", "w"), fcntl.LOCK_EX))
+attempt("lease", lambda: fcntl.fcntl(os.open(ctypes.__file__, 0), 1024, 2))
+attempt("notice", lambda: fcntl.fcntl(os.open(".", 0), 1026, 0))
 attempt("pipe", lambda: fcntl.fcntl(os.pipe()[0], 1031, 2**20))
 attempt("parent", lambda: libc.prctl(1, 0, 0, 0, 0))
 attempt("dump", lambda: libc.prctl(4, 0, 0, 0, 0))
@@ -322,11 +325,11 @@ def calls_of(machine):
 
 @can_grade
 def test_what_would_pass_by_a_limit_is_refused(server, graded, monkeypatch):
-    """Memory that is a file, long pipes, another rank among processes, a life beyond the grader's, a second core."""
+    """Memory that is a file, locks, long pipes, another rank among processes, a life beyond the grader's, cores."""
     monkeypatch.setattr(server, "core", min(os.sched_getaffinity(0)))
     answer = REACH.replace("IOPRIO_SET", calls_of(platform.machine())["ioprio_set"])
     message = graded(light("02", {"02.1": answer})).verdicts["02.1"][1]
-    assert "ValueError: memory pipe parent dump scheduler affinity disk, True 1." in message, message
+    assert "ValueError: memory lock lease notice pipe parent dump scheduler affinity disk, True 1." in message, message
 
 
 WATCH = """
@@ -348,16 +351,17 @@ def linear_scores(x, W1, b1, W2, b2):
 """
 OTHERS = [
     "shmget", "shmat", "shmctl", "shmdt", "semget", "semop", "semctl", "semtimedop", "msgget", "msgsnd", "msgrcv",
-    "msgctl", "inotify_init", "inotify_init1", "inotify_add_watch", "fanotify_init", "fanotify_mark",
+    "msgctl", "inotify_init", "inotify_init1", "inotify_add_watch", "fanotify_init", "fanotify_mark", "flock",
 ]  # fmt: skip
 
 
 @can_grade
-def test_memory_and_queues_of_others_and_watches_are_refused(graded):
-    """What System V shares with every program, who makes files where, and O_TRUNC of what may be read."""
+def test_memory_queues_and_locks_of_others_and_watches_are_refused(graded):
+    """What System V shares with every program, who makes files where, locks, by which two notebooks that are graded at
+    once could talk, and O_TRUNC of what may be read."""
     known = calls_of(platform.machine())
     calls = {name: int(known[name]) for name in OTHERS if name in known}
-    assert len(calls) >= len(OTHERS) - 1  # aarch64 has no inotify_init
+    assert set(OTHERS) - calls.keys() <= {"inotify_init"}  # aarch64 has none
     message = graded(light("02", {"02.1": f"CALLS = {calls}\n" + WATCH})).verdicts["02.1"][1]
     assert f"ValueError: {' '.join(sorted(calls))} emptied, True." in message, message
 
@@ -388,6 +392,50 @@ def test_the_numbers_of_the_calls_are_those_of_the_kernel(machine, header):
     known = dict(re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", Path(header).read_text(encoding="utf8")))
     for name, number in {**calls_of(machine), "capset": str(sandbox.ARCHITECTURES[machine][2])}.items():
         assert known.get(name, number) == number, name
+
+
+STUB = BAD + """import resource
+    kinds = (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_CPU, resource.RLIMIT_CORE)
+    memory, _ = resource.getrlimit(resource.RLIMIT_AS)
+    raise ValueError(f"{[resource.getrlimit(kind)[1] for kind in kinds]} {0 < memory < 2**38}")"""
+
+
+@can_grade
+def test_without_a_sandbox_the_limits_hold(server, graded, monkeypatch):
+    """The notebook only reads its own limits, and does nothing else."""
+    monkeypatch.setattr(server, "protected", False)
+    result = graded(notebook(["import torch", STUB]), limited(seconds_per_notebook=600))
+    assert "ValueError: [64, 67108864, 1200, 0] True." in result.verdicts["02.1"][1], result.verdicts["02.1"]
+
+
+@can_grade
+def test_unprotected_says_what_it_gives_up_before_anything_is_run(tmp_path, monkeypatch, capsys):
+    said = []
+    monkeypatch.setattr(grading_tool, "results_of", lambda *_: said.append(capsys.readouterr().err))
+    (tmp_path / "subs" / "ann").mkdir(parents=True)
+    given = [str(tmp_path / "subs"), "--out", str(tmp_path / "grades.csv"), "--chapters", "02"]
+    for options in ([], ["--unprotected"]):
+        monkeypatch.setattr("sys.argv", ["grade.py", *given, *options])
+        assert grading_tool.main() == 0
+    assert said[0] == "" and "a notebook may do everything that you may, to files, other processes and" in said[1]
+    assert "Grade only what you wrote yourself, or inside a container." in said[1]
+
+
+@can_grade
+def test_each_notebook_has_a_core_that_this_process_may_use(tmp_path, monkeypatch, capsys):
+    """Not one of all that the machine has: two that share one would use up each other's time."""
+    (tmp_path / "subs" / "ann").mkdir(parents=True)
+    jobs = []
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3, 9, 11})
+    monkeypatch.setattr(grading_tool, "results_of", lambda *given: jobs.append(given[3]))
+    given = [str(tmp_path / "subs"), "--out", str(tmp_path / "grades.csv"), "--chapters", "02"]
+    for options, status in (([], 0), (["--jobs", "2"], 0), (["--jobs", "3"], 0), (["--jobs", "4"], 2)):
+        monkeypatch.setattr("sys.argv", ["grade.py", *given, *options])
+        assert grading_tool.main() == status
+    said = capsys.readouterr().err
+    assert jobs == [3, 2, 3]
+    assert said == "JOBS=4 is too much for 3 cores: notebooks on one core take each other's time.\n"
 
 
 # --- whose fault it is ---

@@ -578,6 +578,7 @@ BESIDE = {
     "stops elsewhere": "return stop(x)\n\ndef stop(x):\n    raise LookupError('no')",
     "breaks a property": "return (x @ W1.T + b1).cumsum(0).relu() @ W2.T + b2.sum() * 0.7",
     "gives the same": "return torch.ones(2)",
+    "is of 16 bits": "return (x.half() @ W1.T.half()).float()",
     "is blank": "raise NotImplementedError",
     "needs another name": "pass\n\ndef linear_scores(x, W1, b1, W2, bias): return x",
     "is no function": "pass\n\nlinear_scores = 3",
@@ -924,13 +925,31 @@ def test_a_page_shows_no_markup_of_a_student():
         ("grade", (), "SUBMISSIONS is missing: make grade SUBMISSIONS=folder OUT=grades.csv"),
         ("assignment", ("CHAPTERS=02",), 'OUT is missing: make assignment CHAPTERS="02 03" OUT=handout'),
         ("assignment", ("OUT=x",), 'CHAPTERS is missing: make assignment CHAPTERS="02 03" OUT=handout'),
+        ("assignment", ("CHAPTERS=02", "OUT=x", "NBGRADER=true"), "NBGRADER=true is neither yes nor no."),
+        ("book", ("SOLUTIONS=yes no",), "SOLUTIONS=yes no is neither yes nor no."),
+        ("notebooks", ("ALL=all",), "ALL=all is neither yes nor no."),
     ],
 )
-def test_make_says_which_variable_is_missing_and_runs_nothing(goal, given, says):
+def test_make_says_which_variable_is_missing_or_no_switch_and_runs_nothing(goal, given, says):
     clean = {name: value for name, value in os.environ.items() if name not in ("CHAPTERS", "OUT", "SUBMISSIONS")}
     command = ["make", "-s", goal, *given, "PYTHON=false"]
     done = subprocess.run(command, cwd=ROOT, env=clean, capture_output=True, text=True)
     assert done.returncode and done.stderr.splitlines()[0] == says and done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("goal", "switch", "option", "values"),
+    [
+        ("assignment CHAPTERS=02 OUT=x", "NBGRADER", "--nbgrader", ("yes", "1")),
+        ("book", "SOLUTIONS", "--no-solutions", ("no", "0")),
+        ("notebooks", "ALL", "--all", ("yes", "1")),
+    ],
+)
+def test_a_switch_of_make_is_yes_or_no(goal, switch, option, values):
+    for value in ("yes", "no", "1", "0", ""):
+        command = ["make", "-n", *goal.split(), f"{switch}={value}"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        assert (f" {option}\n" in done.stdout) == (value in values), (value, done.stdout)
 
 
 def test_points_that_are_no_whole_number_are_named(tmp_path):
