@@ -237,10 +237,10 @@ def counting_guess(values, chance):
     """The share of right answers of one who gives each value the chances of all the positions where
     it stands.
 
-    values: whole numbers from 0, batch length. chance: for each position, how likely it is to be
-    the right one, length; the same in every sentence, and the sum is 1. In every sentence the
-    guesser says the value that is the best guess there. Returns a float, the mean over the
-    sentences.
+    values: whole numbers from 0, batch length, with two positions or more. chance: for each
+    position, how likely it is to be the right one, length; the same in every sentence, and the sum
+    is 1. In every sentence the guesser says the value that is the best guess there. Returns a
+    float, the mean over the sentences.
     """
     ### BEGIN SOLUTION
     one_hot = nn.functional.one_hot(values).float()
@@ -745,8 +745,8 @@ print("the same with 4 x 3:    ", compare(three_positions, *turned))
 # ### Exercise 08.3: a task for Dense that Factorized Dense cannot learn
 #
 # *30 minutes, hard.* Design a wanted map that separates the two, for any $a$ and $b$ of at least 3: also where
-# the example above, every fourth position, fits the table. The check takes tables with 3, 4 and 5 columns. What no
-# argument decides, it trains, and looks at the gap: that takes seconds, on a busy machine longer.
+# the example above, every fourth position, fits the table. The check takes tables with 3, 4 and 5 columns, and a
+# square one. What no argument decides, it trains, and looks at the gap: that takes seconds, on a busy machine longer.
 
 # %% exercise="08.3" points=3
 def positions_of_number(tile, repeat, length):

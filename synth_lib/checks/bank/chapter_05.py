@@ -640,8 +640,9 @@ POINTER_FACTORS = Exercise(
 )  # fmt: skip
 
 
-# 05.5. Pairs near and far are asked for, in both orders, the two ends and the last two among them; in turn for an odd number of
-# positions, the fewest, the most and an even number. What counts are the two weights; how many columns there are is up to the answer, up to four.
+# 05.5. Pairs near and far are asked for, in both orders, the two ends and the last two among them; in turn for an odd
+# number of positions, the fewest, the most and an even number. What counts are the two weights; how many columns there
+# are is up to the answer, up to four.
 
 
 def _pair_inputs(draw):

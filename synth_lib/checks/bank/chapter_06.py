@@ -33,9 +33,9 @@ EXERCISE_NOBODY = "Stretch 06.5: the position that nobody wants"
 # positions, and one row is forbidden whole by two of them together. In the row before it the two parts with the
 # largest alphas all but insist on different positions, so that the products sum to far less than 0.000001: a floor
 # under that sum is found out. In turn the batch, the heads and no axis are 1, and there are three parts, two and five,
-# of which one has an alpha of nearly 0. Then comes one part alone with one number, one with three, and last two parts with
-# large logits and with more keys than queries: one part forbids a whole row by itself, and in another row the two disagree
-# so much that no floor above 1e-15 is low enough.
+# of which one has an alpha of nearly 0. Then comes one part alone with one number, one with three, and last two parts
+# with large logits and with more keys than queries: one part forbids a whole row by itself, and in another row the two
+# disagree so much that no floor above 1e-15 is low enough.
 
 
 def _mixed_inputs(draw):

@@ -39,6 +39,7 @@ ROWS = {
     "Dense + Dense": ((OWN, OWN), True),
     "frozen Random + Random": ((NOTHING, NOTHING), False),
     "frozen Random + Dense": ((NOTHING, OWN), False),
+    "frozen Random + Random + Random": ((NOTHING, NOTHING, NOTHING), False),
     "dot product + Random + Random + Random": ((ALL, NOTHING, NOTHING, NOTHING), True),
     "Random + Random + Random + Dense": ((NOTHING, NOTHING, NOTHING, OWN), True),
     "Random + Dense + dot product + Random": ((NOTHING, OWN, ALL, NOTHING), True),
@@ -172,23 +173,33 @@ SOLVES = Exercise(
 
 
 # 08.2. Every sentence has a value that is not the most common one of the batch, and no sentence has all values. One
-# trial has one sentence, one has many long ones with large values. The chances are multiples of 1/64, so that sums are
-# exact in any order.
+# trial has one sentence, one has many long ones with large values, and one a single value, of which the guesser is sure. The
+# chances are multiples of 1/65,536, so that sums are exact in any order, and not in 16 bits.
 
 
 def _guess_inputs(draw):
+    sure = {"values": torch.zeros(2, 2, dtype=torch.int64), "chance": torch.tensor([0.25, 0.75])}
+    return draw.in_turn([_several_values] * 3 + [lambda draw: sure])(draw)
+
+
+def _chances_of_values(draw):
     sizes = draw.sizes("batch length", low=4, high=9)
-    few, one, many = (sizes["batch"], sizes["length"] + 4), (1, sizes["length"] + 4), (30, 24)
-    batch, length = draw.in_turn([few, one, many])
-    rows = []
-    for number in range(batch):
-        favourite = draw.integer(0, 2) + 3 * (number % 2)  # sentences prefer different values
-        rows.append([favourite if draw.integer(0, 2) == 0 else draw.integer(0, 6) for _ in range(length)])
-    parts = [1] * length
+    few, one, many = (sizes["batch"], sizes["length"] + 4), (1, sizes["length"] + 4), (110, 16)
+    batch, length = draw.in_turn([few, one, many, None])
+    favourite = _whole(draw, batch, 1) % 4 + 3 * (torch.arange(batch)[:, None] % 2)  # sentences prefer different values
+    rows = torch.where(_whole(draw, batch, length) % 3 == 0, favourite, _whole(draw, batch, length) % 7)
+    parts = [1024] * length
     for _ in range(64 - length):
-        parts[draw.integer(0, draw.integer(0, length - 1))] += 1  # early positions are likelier
-    values = torch.tensor([0, 1, 2, 3, 4, 100, 300] if batch == 30 else range(7))[torch.tensor(rows)]
-    return {"values": values[:, draw.normal(length).argsort()], "chance": torch.tensor(parts) / 64}
+        parts[draw.integer(0, draw.integer(0, length - 1))] += 1024  # early positions are likelier
+    for position in range(1, length):
+        moved = draw.integer(-300, 300)
+        parts[position], parts[position - 1] = parts[position] + moved, parts[position - 1] - moved
+    values = torch.tensor([0, 1, 2, 3, 4, 129, 130] if batch == 110 else range(7))[rows]
+    return {"values": values[:, draw.normal(length).argsort()], "chance": torch.tensor(parts) / 2**16}
+
+
+def _whole(draw, *shape):
+    return (1000 * draw.normal(*shape)).long()
 
 
 def _counts(values):
@@ -229,13 +240,22 @@ def _guess_of_pair(values, chance):
     return (others.amax(dim=2) / (values.shape[1] - 1)).mean().item()
 
 
+def _without_largest(values, chance):
+    """The largest value is taken for the one below it."""
+    return _guess_by_pairs(values.clamp(max=int(values.max()) - 1), chance)
+
+
+_several_values = told_apart(_chances_of_values, [_guess_in_loops, _guess_of_pair, _equal_chance, _without_largest])
+
+
 COUNTING_GUESS = Exercise(
     key="08.2",
     title="a guess when positions are not alike",
     name="counting_guess",
     minutes=12,
     level="easy",
-    inputs=told_apart(_guess_inputs, [_guess_in_loops, _guess_of_pair, _equal_chance]),
+    inputs=_guess_inputs,
+    trials=4,
     returns="a float",
     right=(
         lambda values, chance: _chances(values, chance).amax(dim=1).mean().item(),
@@ -373,9 +393,9 @@ def _has_hard_three(wanted, tile):
 
 
 def _tables(tile, repeat):
-    """With 3, 4 and 5 columns: a map that fits one table alone is found out."""
+    """With 3, 4 and 5 columns, and a square: a map that fits one table alone is found out."""
     third = 12 - tile - repeat
-    return (tile, repeat), (repeat, third), (third, tile)
+    return (tile, repeat), (repeat, third), (third, tile), (4, 4)
 
 
 def _maps_of_numbers(answer, tile, repeat, length):
@@ -406,8 +426,8 @@ def _kind_of_map(positions, random, factorized):
 
 
 def _lengths(length, rank):
-    """This size, and the mirrored one: 12 and 16, rank 2 and 3 change places."""
-    return (length, rank), (28 - length, 5 - rank)
+    """This size, the shortest with the other rank, and the longest."""
+    return (length, rank), (12, 5 - rank), (16, rank)
 
 
 def _maps_of_positions(answer, length, rank):
@@ -493,7 +513,7 @@ FOR_DENSE = Exercise(
     returns="bool, length length",
     run=_maps_of_numbers,
     measure=_judge_dense,
-    trials=1,  # the check trains up to six scores
+    trials=1,  # the check trains up to eight scores
     right=(_diagonal_of_the_table, _of_grid(_shared_diagonal), _of_grid(lambda n, j, tile, repeat: _squares(n + j))),
     wrong=mistakes({
         FACTORIZED: {
@@ -545,11 +565,11 @@ FOR_RANDOM = Exercise(
     name="wanted_positions",
     minutes=10,
     level="medium",
-    inputs=lambda draw: {"length": draw.integer(12, 16), "rank": draw.integer(2, 3)},
+    inputs=lambda draw: {"length": draw.integer(13, 15), "rank": draw.integer(2, 3)},
     returns="bool, length length",
     run=_maps_of_positions,
     measure=_judge_random,
-    trials=1,  # the check trains up to four scores
+    trials=1,  # the check trains up to six scores
     right=(
         _of_positions(_parity_of_common_bits),
         _half_at_random,
