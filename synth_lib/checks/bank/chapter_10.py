@@ -794,6 +794,9 @@ def _run_sentences(answer, hashed, full, length):
         raise ValueError(f"the result is {x.dtype} {tuple(x.shape)}, but should be float32 (2, {length}, {d_model})")
     if not x.isfinite().all():
         raise ValueError("the result has numbers that are not finite")
+    with torch.no_grad():
+        if not _layers(seed, d_model)[1](x.detach())[1].isfinite().all():
+            raise ValueError("the map that `full` makes of these sentences holds NaN: the numbers are too large")
     lost, most, most_lost = _what_is_lost(*_layers(seed, d_model), x.detach())  # whatever it has set
     first = MANY if ((lost[0] > 0.5) & (most[0] < 0.25)).any() else (
         "more than half of a row is lost, but a single key has a quarter of it" if (lost[0] > 0.5).any()
@@ -892,7 +895,7 @@ SENTENCES = Exercise(
             "these are two results, not one tensor.":
                 lambda hashed, full, length: (_one_token(hashed, full, length), _lost_key(hashed, full, length)),
         },
-    }, error="should be one tensor") + mistakes({
+    }, error="but is a tuple of 2") + mistakes({
         STRETCH: {
             "this is one sentence; asked are two, and a batch axis.": _one_token,
         },
