@@ -91,8 +91,9 @@ print("weights of query 9 that are not 0:", (weights[0, :, 9] > 0).sum(dim=-1).t
 # ## 1. How many keys does a row use?
 #
 # First the case for it. Take two trained models and ask of each row of their maps: how few keys hold 90 % of the
-# weight? The first model has learned the task *pair* of chapter 08 with 32 positions. The second is a small language
-# model that reads 64 characters of Shakespeare. What do you expect of the middle row, the *median*?
+# weight? The first model has learned the task *pair* of chapter 08 with 32 positions: each token has a key and a
+# pointer, and finds the value of the token with that key. The second is a small language model that reads 64
+# characters of Shakespeare. What do you expect of the middle row, the *median*?
 
 # %%
 # "one", "a few" (up to 12), or "most"
@@ -448,7 +449,7 @@ plots.show(
 # by $M$, the length of the longest one, so $\lvert k\rvert \le 1$ (in I-ALSH, [arXiv
 # 1410.5410](https://arxiv.org/abs/1410.5410), $\le 0.75$).
 #
-# | kind | added to $k$ | added to $q$ | what then says the product | from |
+# | kind | added to $k$ | added to $q$ | the larger the product, the smaller | from |
 # |---|---|---|---|---|
 # | Simple-LSH | $\sqrt{1 - \lvert k\rvert^2}$ | 0, after $\lvert q\rvert = 1$ | the angle | Neyshabur and Srebro 2015 |
 # | Simple-ALSH | $\sqrt{1 - \lvert k\rvert^2}$, 0 | 0, $\sqrt{1 - \lvert q\rvert^2}$ | the angle | |
@@ -482,7 +483,7 @@ q, M = q / (2 * q.norm(dim=1).max()), k.norm(dim=1).max()
 for kind in ("simple-lsh", "simple-alsh", "xbox", "i-alsh"):
     given = F.normalize(q, dim=1) if kind == "simple-lsh" else q
     P = transformed_keys(kind, k, M)
-    Q = query_transform(kind, given * (M if kind == "xbox" else 1), M)  # the library's xbox divides
+    Q = query_transform(kind, given * (M if kind == "xbox" else 1), M)  # its xbox divides q
     shrunk = k / M * (0.75 if kind == "i-alsh" else 1)
     square = 0.5 + shrunk.norm(dim=1) ** 8 if kind == "i-alsh" else torch.ones(9).double()
     assert (Q @ P.T - given @ shrunk.T).abs().max() < 1e-12
@@ -495,8 +496,8 @@ for kind in ("simple-lsh", "simple-alsh", "xbox", "i-alsh"):
 #
 # ### Why the lengths must be those after scaling
 #
-# The root wants $1 - |k|^2$ of the *scaled* key. Take the length from before, with three keys that happen to be
-# short, and there is no error and no NaN (with one longer than 1 there is):
+# The root wants $1 - |k|^2$ of the *scaled* key. Take the length from before: a key longer than 1 gives NaN, and you
+# notice. But with three keys that happen to be short there is no NaN and no error:
 
 # %%
 short = torch.tensor([[0.30, 0.10], [0.54, 0.00], [0.55, 0.70]])  # the products with the query rise
@@ -644,15 +645,14 @@ assert all(share < found["signs"] - 0.05 for name, share in found.items() if nam
 def simple_lsh(queries, keys, real):
     """Q(q) and P(k) of Simple-LSH.
 
-    queries: head query d_head, none of length 0. keys: head key d_head, of any length; some may be
-    0.
-    real: bool, key; False is padding, the same in all heads. Each head has a real key longer than
-    0.
+    queries: head query d_head, each longer than 0.
+    keys: head key d_head, of any length, also 0; in each head some real key is longer than 0.
+    real: bool, key; False is padding, the same in all heads.
 
-    Each head has its own M: the length of its longest real key. Returns (Q, P): Q is head query
-    (d_head + 1), P is head key (d_head + 1), the further coordinate last. Every row of Q, and every
-    row of P that belongs to a real key, has the length 1, and Q . P is (q . k) / (|q| M). What
-    stands at padding becomes a row of zeros.
+    Each head has its own M: the length of its longest real key. Returns (Q, P), both float32 with
+    the further coordinate last: Q is head query (d_head + 1), P is head key (d_head + 1). Every row
+    of Q, and every row of P that belongs to a real key, has the length 1, and Q . P is
+    (q . k) / (|q| M). What stands at padding becomes a row of zeros.
     """
     ### BEGIN SOLUTION
     keys = keys * real[:, None]
@@ -717,9 +717,11 @@ def chance_to_find(queries, keys, hashes, tables):
 
     queries: query d_head, keys: key d_head, float64, of any length above 0; not transformed. Hashes
     are signs of projections. In a table all of its `hashes` hashes must agree; the key is found if
-    they do in at least one of the `tables` tables. All hashes are drawn independently.
+    they do in at least one of the `tables` tables. All hashes are drawn independently. hashes and
+    tables: whole numbers from 1 on.
 
-    Returns query key, float64, numbers from 0 to 1: 1 for two vectors with the same direction.
+    Returns query key, float64, numbers from 0 to 1: 1 for two vectors with the same direction, but
+    for rounding.
     """
     ### BEGIN SOLUTION
     cosines = F.normalize(queries, dim=-1) @ F.normalize(keys, dim=-1).T
@@ -917,15 +919,15 @@ except ValueError as error:
 def routed_rows(to_query, to_key, real, keep):
     """Which keys each query gets: of its cluster's nearest, those that stand before it.
 
-    to_query: how close each query is to each centroid, query cluster. to_key: the same of the keys,
-    key cluster.
-    There are as many queries as keys. A query belongs to the cluster whose centroid it is closest
-    to; of equals, to the first one. real: bool, key; False is padding. It is never chosen; a query
-    at padding is treated as any other.
+    to_query: query cluster, how close each query is to each centroid: the larger, the closer.
+    to_key: key cluster, the same of the keys. There are as many queries as keys.
+    A query belongs to the cluster whose centroid it is closest to; of equals, to the first one.
+    real: bool, key; False is padding. It is never chosen; a query at padding is treated as any
+    other. keep: from 1 on, also more than there are keys.
 
-    Query i gets the `keep` keys that are closest to the centroid of ITS cluster, of the real keys j
-    <= i; of equals the earlier ones. Where fewer stand before it, it gets all of them, and where
-    none does, none.
+    Query i gets the `keep` keys that are closest to the centroid of ITS cluster, of the real keys
+    from 0 to i; of equals the earlier ones. Where there are fewer, it gets all of them, and where
+    there is none, none.
 
     Returns bool, query key.
     """

@@ -44,8 +44,10 @@ def _strided_inputs(draw):
 
 
 def _strided_said(answer, start, query, head, stride):
-    """At these sizes, and at the edges: one token, a stride of 1, a stride above the length."""
-    edges = {"one token": (start + 5, 1, 2, stride), "stride 1": (2, 4, 3, 1), "stride above the length": (1, 4, 5, 9)}
+    """At these sizes, at the edges, and at the same sizes with another stride."""
+    edges = {"one token": (start + 5, 1, 2, stride), "stride 1": (2, 4, 3, 1), "stride above the length": (1, 4, 5, 9),
+             "the first token": (0, 1, 3, stride), "a long text": (90, 2, 2, stride),
+             "another stride": (start, query, head, stride - 1)}  # fmt: skip
     sizes = {"the rows": (start, query, head, stride)} | edges
     return {
         name: answer(**dict(zip(("start", "query", "head", "stride"), of, strict=True))) for name, of in sizes.items()
@@ -175,13 +177,6 @@ def _fewest(length, keys):
 
 def _connects(found, length, keys):
     """What is wrong with these masks, or CONNECTED."""
-    if not isinstance(found, (list, tuple)):
-        raise TypeError(f"the result should be a list of bool tensors, but is {kind_of(found)}")
-    for mask in found:
-        if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool:
-            raise TypeError("the result should be a list of bool tensors")
-        if tuple(mask.shape) != (length, length):
-            raise ValueError(f"a mask has the shape {tuple(mask.shape)}, but should be ({length}, {length})")
     if not found:
         return "there is no layer"
     if any(mask.triu(1).any() for mask in found):
@@ -193,11 +188,12 @@ def _connects(found, length, keys):
     for mask in found:  # the first layer first: row i of a later one reads what its keys have reached
         reached = ((mask.float() @ reached) > 0).float()
     missing = int((torch.ones(length, length).tril() - reached).sum())
+    fewest = _fewest(length, keys)
     if missing:
         share = missing / (length * (length + 1) / 2)
-        itself = not reached.diagonal().all()
-        return f"{'a token loses itself' if itself else 'some pair'}, {_size(share)} of all pairs are not connected"
-    fewest = _fewest(length, keys)
+        what = "some pair" if reached.diagonal().all() else "a token loses itself"
+        layers = "with a layer too few, " * (len(found) < fewest)
+        return f"{layers}{what}, {_size(share)} of all pairs are not connected"
     if len(found) > 3 * fewest:
         return "many times as many layers as needed"
     more = len(found) - fewest
@@ -208,12 +204,31 @@ def _size(share):
     return "a few" if share < 0.1 else "some" if share < 0.5 else "most"
 
 
-def _run_connect(answer, length, keys):
-    """The first reason why not: at this size, at both sides of a power of `keys`, and for one token."""
+def _connect_sizes(length, keys):
+    """At this size, at both sides of a power of `keys`, for one token, for many keys."""
     # Of 125 and 5 the quotient of logarithms is a little above 3.
-    sizes = [(length, keys), (keys**2, keys), (keys**2 + 1, keys), (1, 2), (2, 3), (27, 3), (7, 9), (125, 5)]
-    found = (_connects(answer(length=one, keys=of), one, of) for one, of in sizes)
-    return {"found": next((reason for reason in found if reason != CONNECTED), CONNECTED)}
+    sizes = [(length, keys), (keys**2, keys), (keys**2 + 1, keys), (1, 2), (2, 3), (27, 3), (7, 9), (125, 5), (260, 17)]
+    return {f"for length {one} and keys {of}": (one, of) for one, of in sizes}
+
+
+def _run_connect(answer, length, keys):
+    return {name: answer(length=one, keys=of) for name, (one, of) in _connect_sizes(length, keys).items()}
+
+
+def _connects_all(said, length, keys):
+    reasons = {}
+    for name, size in _connect_sizes(length, keys).items():
+        found, right = said[name], "a list of bool tensors, query key"
+        if not isinstance(found, (list, tuple)):
+            raise ValueError(f"{name} the result is {kind_of(found)}, but should be {right}")
+        for mask in found:
+            if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool:
+                what = mask.dtype if isinstance(mask, torch.Tensor) else kind_of(mask)
+                raise ValueError(f"{name} the result is a list with {what}, but should be {right}")
+            if tuple(mask.shape) != (size[0],) * 2:
+                raise ValueError(f"{name} a mask has the shape {tuple(mask.shape)}, but should be {(size[0],) * 2}")
+        reasons[name] = _connects(found, *size)
+    return reasons
 
 
 def _steps(length, keys):
@@ -263,13 +278,14 @@ CONNECT_ALL = Exercise(
     inputs=_connect_inputs,
     returns="a list of bool tensors, query key",
     run=_run_connect,
+    measure=_connects_all,
     right=(_by_steps(), _by_steps(steps=lambda length, keys: _steps(length, keys)[::-1]), _connect_in_blocks),
     wrong=mistakes({
         CONNECT: {
             "windows alone connect everything, but go only a few places further with each layer.": _windows_only,
             "strided near and far are two layers; with a small budget two layers are not enough.":
                 lambda length, keys: _by_steps()(length, keys)[:2],
-            "one layer is enough only where a row may have all keys.":
+            "all keys in one layer are more than a row may have, where there are more than `keys`.":
                 lambda length, keys: [torch.ones(length, length, dtype=torch.bool).tril()],
             "the masks are not causal.": _by_steps(
                 row=lambda back, step, keys: (back.abs() % step == 0) & (back.abs() < keys * step) & (back.abs() >= 0)
@@ -291,9 +307,11 @@ CONNECT_ALL = Exercise(
             "one layer too few: a length just above a power of `keys` needs one more.": _by_steps(
                 steps=lambda length, keys: _steps(length, keys)[: max(1, len(_steps(length, keys)) - 1)]
             ),
-            "there is one layer more than needed, for a length that is a power of `keys`. (A quotient of logarithms "
-            "may be rounded above a whole number.)": _by_steps(
+            "there is one layer more than needed, for a length that is a power of `keys`.": _by_steps(
                 steps=lambda length, keys: [keys**n for n in range(_fewest(length + 1, keys))]
+            ),
+            "a quotient of logarithms may be rounded above a whole number; then there is a layer too many.": _by_steps(
+                steps=lambda length, keys: [keys**n for n in range(_fewest(length, keys) + (length == 125))]
             ),
             "for one token there is no layer at all; the list must hold one.":
                 lambda length, keys: _by_steps()(length, keys) if length > 1 else [],
@@ -316,7 +334,10 @@ def _lsh_inputs(draw):
     padded = draw.integer(0, min(query, key) - 1)  # a query stands at this place, too
     real[padded] = False
     keys[:, padded] *= 9
-    return {"queries": draw.normal(head, query, d_head) * 1.7, "keys": keys, "real": real}
+    queries = draw.normal(head, query, d_head) * 1.7
+    queries[-1, -1] *= draw.in_turn([1e-6, 1.0, 1e5])  # any length above 0
+    keys[-1] *= draw.in_turn([1e-7, 1e6, 1.0])
+    return {"queries": queries, "keys": keys, "real": real}
 
 
 def _lsh(M=lambda keys, real: (keys.norm(dim=-1, keepdim=True) * real[:, None]).amax(dim=1, keepdim=True),
@@ -333,6 +354,9 @@ def _lsh(M=lambda keys, real: (keys.norm(dim=-1, keepdim=True) * real[:, None]).
     return answer
 
 
+CHANGED = "it changes keys"
+
+
 def _lsh_said(answer, queries, keys, real):
     """With a key of length 0; the further coordinate as its square: the root of a rounding error is no mistake."""
     first = int(real.nonzero()[0])
@@ -341,11 +365,17 @@ def _lsh_said(answer, queries, keys, real):
     given = keys.clone()
     found = answer(queries, given, real)
     if not torch.equal(given, keys):
-        raise ValueError("it changes keys, which belongs to whoever calls")
+        return CHANGED
     if isinstance(found, (tuple, list)) and len(found) == 2 and isinstance(found[1], torch.Tensor) and found[1].dim():
         Q, P = found
         return Q, torch.cat([P[..., :-1], P[..., -1:] * P[..., -1:].abs()], dim=-1)
     return found
+
+
+def _lsh_keeps_its_input(result, queries, keys, real):
+    if isinstance(result, str) and result == CHANGED:
+        raise ValueError("your code changes one of its inputs, keys; make a new one instead")
+    return result
 
 
 SIMPLE_LSH = Exercise(
@@ -357,6 +387,7 @@ SIMPLE_LSH = Exercise(
     inputs=_lsh_inputs,
     returns="Q, P",
     run=_lsh_said,
+    measure=_lsh_keeps_its_input,
     right=(
         _lsh(),
         lambda queries, keys, real: _lsh(M=lambda keys, _: keys.norm(dim=-1, keepdim=True).amax(dim=1, keepdim=True))(
@@ -426,13 +457,15 @@ SIMPLE_LSH = Exercise(
 
 def _chance_inputs(draw):
     sizes = draw.sizes("query key d_head", low=3, high=7)
-    hashes, tables = draw.in_turn([(draw.integer(2, 4), draw.integer(2, 5)), (1, 3), (4, 1)])
+    hashes, tables = draw.in_turn([(draw.integer(2, 4), 40), (1, 3), (20, 1)])
+    query = draw.in_turn([sizes["query"], 1, sizes["query"]])
     while True:
-        queries, keys = (draw.normal(sizes[name], sizes["d_head"]).double() for name in ("query", "key"))
+        queries, keys = (draw.normal(n, sizes["d_head"]).double() for n in (query, sizes["key"]))
         queries = queries * torch.linspace(0.3, 3, len(queries))[:, None]
         beside = 2e-4 * queries[0].norm() * F.normalize(_across(queries[0], keys[0]), dim=-1)
         nearly = torch.stack([1.3 * queries[0] + beside, beside - 0.8 * queries[0]])
         keys = torch.cat([2 * keys, 1.7 * queries, -0.6 * queries, nearly])
+        queries[-1], keys[0], keys[1] = queries[-1] * 1e-5, keys[0] * 1e-7, keys[1] * 1e6
         cosines = F.normalize(queries, dim=-1) @ F.normalize(keys, dim=-1).T
         if cosines.max() > 1 and cosines.min() < -1:
             return {"queries": queries, "keys": keys, "hashes": hashes, "tables": tables}
@@ -557,7 +590,14 @@ def _routed_inputs(draw):
 
 def _run_routed(answer, to_query, to_key, real, keep):
     one = answer(to_query[:1], to_key[:1], torch.tensor([True]), keep)
-    return {"the rows": answer(to_query, to_key, real, keep), "one token": one}
+    order = to_key.unique(return_inverse=True)[1]  # the same order in other numbers
+    padded = real & (torch.arange(len(real)) > 1)  # the first two
+    return {
+        "the rows": answer(to_query, to_key, real, keep),
+        "one token": one,
+        "large numbers, and a larger keep": answer(to_query, (order - order.median()) * 1e30, real, keep + 9),
+        "numbers that differ in the last digit": answer(to_query, 1 + order * 2.0**-22, padded, keep),
+    }
 
 
 def _rows_of(to_query, to_key):
@@ -754,6 +794,9 @@ def _run_sentences(answer, hashed, full, length):
         raise ValueError(f"the result is {x.dtype} {tuple(x.shape)}, but should be float32 (2, {length}, {d_model})")
     if not x.isfinite().all():
         raise ValueError("the result has numbers that are not finite")
+    with torch.no_grad():
+        if not _layers(seed, d_model)[1](x.detach())[1].isfinite().all():
+            raise ValueError("the map that `full` makes of these sentences holds NaN: the numbers are too large")
     lost, most, most_lost = _what_is_lost(*_layers(seed, d_model), x.detach())  # whatever it has set
     first = MANY if ((lost[0] > 0.5) & (most[0] < 0.25)).any() else (
         "more than half of a row is lost, but a single key has a quarter of it" if (lost[0] > 0.5).any()
@@ -852,7 +895,7 @@ SENTENCES = Exercise(
             "these are two results, not one tensor.":
                 lambda hashed, full, length: (_one_token(hashed, full, length), _lost_key(hashed, full, length)),
         },
-    }, error="should be one tensor") + mistakes({
+    }, error="but is a tuple of 2") + mistakes({
         STRETCH: {
             "this is one sentence; asked are two, and a batch axis.": _one_token,
         },
