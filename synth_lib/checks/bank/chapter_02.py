@@ -28,7 +28,7 @@ LIBRARY = "The same as the library's layer"
 
 
 # 02.1. W1 is square, so that a transposed one fits; x, W2 and the scores differ in shape, so that they are told apart.
-# There are more keys than tokens or fewer, and some tokens are large, but not so large that what cancels is rounding.
+# There are more keys than tokens or fewer. Some tokens are larger, but where large terms cancel, rounding is left.
 
 
 def _linear_inputs(draw):
@@ -36,7 +36,7 @@ def _linear_inputs(draw):
     batch, length, key, d_model = sizes["batch"], sizes["length"], sizes["key"], sizes["d_model"]
     few, many = sorted((length, key))
     batch, length, key = draw.in_turn(((batch, few, many), (batch, many, few), (1, 1, 1)))
-    large = torch.where(torch.arange(length) % 3 == 1, 8.0, 1.0)[:, None]
+    large = torch.where(torch.arange(length) % 3 == 1, 3.0, 1.0)[:, None]
     return {
         "x": draw.normal(batch, length, d_model) * large,
         "W1": draw.normal(d_model, d_model),

@@ -614,6 +614,7 @@ def _state_of(answer, R, fixed):
         "the R that was given stays as it was": torch.equal(given.detach(), R) and not given.requires_grad,
         "copies are kept": not any(tensor.untyped_storage().data_ptr() in shared for _, tensor in kept),
         "right for the longest x, and for one token": at_all_lengths or scores.shape != (1, *R[:, :-1, :-1].shape),
+        "the same after eval()": differ(module.eval()(x).detach(), after) is False,
         "of x the length alone is read": differ(module((x / 0 - x / 0).double()).detach(), after) is False,
     }
     missing = [wish for wish, is_so in state.items() if not is_so]  # alone: a message is cut at some length
