@@ -1223,12 +1223,12 @@ of_text = {name: [run["metrics"]["test_loss"] for run in found]
 for name, losses in of_text.items():
     print(f"{name:18}  {span(losses)}")
 grams = {n: of("language model", f"{n}-gram", "baseline")[0]["metrics"]["test_loss"]
-         for n in range(1, 6)}
+         for n in range(1, 7)}
 print("counting:           " + ", ".join(f"{n}-gram {loss:.2f}" for n, loss in grams.items()))
 compared = [loss for name, losses in of_text.items() if "Random" not in name for loss in losses]
 assert max(of_text["Random"] + of_text["Random in a window"]) < min(compared)
 assert max(of_text["strided"]) < min(of_text["full"]) < max(of_text["window"])
-assert min(min(losses) for losses in of_text.values()) > grams[5]
+assert min(min(losses) for losses in of_text.values()) > grams[6]
 assert not any(settled(run["curve"]) for found in characters.values() for run in found)
 assert header["tasks"]["language model"]["settings"]["steps"] == 2000
 
