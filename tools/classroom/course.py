@@ -49,18 +49,23 @@ class Course:
     limits: dict  # seconds_per_cell and so on
     partial: dict  # exercise -> {words of a diagnosis: share}
 
+    @property
+    def worth(self):
+        """exercise -> points, in the order of the chapters."""
+        return {key: points for chapter in self.chapters.values() for key, points in chapter.points.items()}
+
     def points(self, key, status, message):
         """The points of an exercise for what its check says."""
-        whole = self.chapters[key[:2]].points[key]
+        whole = self.worth[key]
         if status == "right":
             return whole
         shares = self.partial.get(key, {}).items()
         return whole * max((share for words, share in shares if status == "wrong" and words in message), default=0)
 
 
-def sources(folder=NOTEBOOKS / "src"):
+def sources():
     """The chapters that have a source: "02" -> path"""
-    return {path.stem[:2]: path for path in sorted(folder.glob("[0-9][0-9]_*.py"))}
+    return {path.stem[:2]: path for path in sorted((NOTEBOOKS / "src").glob("[0-9][0-9]_*.py"))}
 
 
 @functools.cache
@@ -74,27 +79,26 @@ def read_chapter(path):
     return cells[0].source.split("\n")[0].removeprefix("# "), points, names, lesson
 
 
-def read(chosen=None, file=FILE, folder=NOTEBOOKS / "src"):
+def read(chosen=None, file=FILE):
     """The course. `chosen`: the numbers of some chapters; all that classroom.toml has without it.
 
     Raises:
         CourseError: a chapter is unknown, or classroom.toml does not name exactly its exercises.
     """
     try:
-        table = tomllib.loads(Path(file).read_text(encoding="utf8"))
+        table = tomllib.loads(file.read_text(encoding="utf8"))
     except (OSError, tomllib.TOMLDecodeError) as error:
-        raise CourseError(f"{Path(file).name} cannot be read: {error}") from None
+        raise CourseError(f"{file.name} cannot be read: {error}") from None
     grading, partial = table.pop("grading", {}), table.pop("partial", {})
-    lacking = [name for name in SETTINGS if not isinstance(grading.get(name), (int, float))]
-    if lacking:
-        raise CourseError(f"{Path(file).name}: [grading] needs a number for {lacking[0]}.")
-    known = sources(folder)
-    chapters = {}
+    for name in SETTINGS:
+        if not isinstance(grading.get(name), (int, float)):
+            raise CourseError(f"{file.name}: [grading] needs a number for {name}.")
+    known, chapters = sources(), {}
     for number in chosen or sorted(table):
         if number not in known:
             raise CourseError(f"there is no chapter {number}; there are {', '.join(known)}.")
-        chapters[number] = _chapter(number, known[number], table.get(number), Path(file).name)
-    _check_partial(partial, chapters, Path(file).name)
+        chapters[number] = _chapter(number, known[number], table.get(number), file.name)
+    _check_partial(partial, chapters, file.name)
     return Course(chapters, grading["seed"], grading, partial)
 
 
@@ -102,17 +106,16 @@ def _chapter(number, path, table, file):
     title, in_source, names, lesson = read_chapter(path)
     if table is None:
         lines = "\n".join(f'"{key}" = {points}' for key, points in in_source.items())
-        raise CourseError(
-            f'{file} says nothing of chapter {number}. Add, for instance:\n\n[{number}]\ndue = ""\n{lines}'
-        )
+        section = f'[{number}]\ndue = ""\n{lines}'
+        raise CourseError(f"{file} says nothing of chapter {number}. Add, for instance:\n\n{section}")
     points = {key: value for key, value in table.items() if key not in ("due", "not_run")}
     if points.keys() != in_source.keys():
         missing, extra = sorted(in_source.keys() - points.keys()), sorted(points.keys() - in_source.keys())
         wrong = f'add "{missing[0]}" = {in_source[missing[0]]}' if missing else f'there is no exercise "{extra[0]}"'
         raise CourseError(f"{file}, [{number}]: {wrong}. To leave an exercise out, give it 0 points.")
-    odd = next((key for key, value in points.items() if type(value) is not int or value < 0), None)
-    if odd:
-        raise CourseError(f'{file}, [{number}]: "{odd}" = {points[odd]!r}, but points are whole numbers from 0 on.')
+    for key, value in points.items():
+        if type(value) is not int or value < 0:
+            raise CourseError(f'{file}, [{number}]: "{key}" = {value!r}, but points are whole numbers from 0 on.')
     not_run = []
     for words in table.get("not_run", []):
         begun = [text for text in lesson if text.startswith(words)]
@@ -124,12 +127,9 @@ def _chapter(number, path, table, file):
 
 
 def _check_partial(partial, chapters, file):
-    for key, shares in partial.items():
-        if key[:2] not in chapters:
-            continue
-        diagnoses = [mistake.diagnosis for mistake in checks.find(key).wrong]
-        for words, share in shares.items():
-            if not any(words in diagnosis for diagnosis in diagnoses):
+    for key in [key for key in partial if key[:2] in chapters]:
+        for words, share in partial[key].items():
+            if not any(words in mistake.diagnosis for mistake in checks.find(key).wrong):
                 raise CourseError(f'{file}, [partial."{key}"]: no known mistake says "{words}".')
             if not 0 <= share <= 1:
                 raise CourseError(f'{file}, [partial."{key}"]: a share is between 0 and 1, not {share}.')

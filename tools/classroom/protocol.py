@@ -212,21 +212,15 @@ def read_outcome(header, payload):
     Raises:
         ProtocolError: it is none.
     """
-    kinds = vars(Outcome(""))
-    if header.keys() != kinds.keys() or header["end"] not in ENDS:
+    if header.keys() != vars(Outcome("")).keys() or header["end"] not in ENDS:
         raise ProtocolError("an outcome is none")
-    outcome = Outcome(header["end"], decode(header["result"], payload))
-    for name, default in kinds.items():
-        value = header[name]
-        if name in ("bases", "names"):
-            value = tuple(str(one)[:100] for one in value[:30])
-        elif name == "printed":
-            value = min(max(int(value), 0), 10**12)
-        elif name != "result" and type(value) is not type(default):
-            raise ProtocolError("an outcome is none")
-        if name != "result":
-            setattr(outcome, name, value[:2000] if isinstance(value, str) else value)
-    return outcome
+    texts = {name: header[name] for name in ("text", "line", "warning")}
+    if not all(isinstance(text, str) for text in texts.values()):
+        raise ProtocolError("an outcome is none")
+    lists = {name: tuple(str(one)[:100] for one in header[name][:30]) for name in ("bases", "names")}
+    printed = min(max(int(header["printed"]), 0), 10**12)
+    texts = {name: text[:2000] for name, text in texts.items()}
+    return Outcome(header["end"], decode(header["result"], payload), **texts, **lists, printed=printed)
 
 
 # --- pickles: grader -> student ---

@@ -37,6 +37,7 @@ class Verdict:
 def __getattr__(name):
     return lambda *arguments, **options: Verdict()
 '''
+DELETE = 'rm -rf -- "$0" || { chmod -R u+rwX -- "$0"; rm -rf -- "$0"; }'  # also what is very deep, or may not be listed
 GRACE = 5  # seconds that a process has to say that an answer was stopped
 MOST_FILES = 2000  # in a student's folder
 MOST_MB = 512  # in its folder, and in files that it has deleted and keeps open
@@ -87,12 +88,6 @@ def readable(folder):
         if path.resolve() in (ROOT, *ROOT.parents) or (path / "synth_lib" / "checks" / "bank").exists():
             raise RuntimeError(f"{path} holds the exercises: install the library with `pip install -e .` elsewhere")
     return sorted(os.path.realpath(path) for path in paths)
-
-
-def remove(folder):
-    """Delete a folder that a student has filled: very deep, perhaps, or with parts that nobody may list."""
-    delete = 'rm -rf -- "$0" || { chmod -R u+rwX -- "$0"; rm -rf -- "$0"; }'
-    subprocess.run(["sh", "-c", delete, str(folder)], stderr=subprocess.DEVNULL)
 
 
 def contents(folder):
@@ -242,7 +237,7 @@ class Student(contextlib.AbstractContextManager):
         try:
             status = self.server.stop(child)
         finally:
-            remove(self.folder)
+            subprocess.run(["sh", "-c", DELETE, self.folder], stderr=subprocess.DEVNULL)
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) != signal.SIGKILL:
             return f"signal {signal.Signals(os.WTERMSIG(status)).name}"
         return "it ended itself" if os.WIFEXITED(status) else "it was stopped"

@@ -87,47 +87,45 @@ def is_copy(file):
 
 def look_through(folder):
     """A student's folder. -> Submission, whatever lies in it"""
-    own, skipped = Submission([], []), []
+    notebooks, others, skipped = [], [], []
 
     def closed(error):
-        own.others.append(f"{str(Path(error.filename).relative_to(folder))[:200]} (it cannot be opened)")
+        others.append(f"{str(Path(error.filename).relative_to(folder))[:200]} (it cannot be opened)")
 
     try:
-        walk(folder, closed, own.notebooks, own.others, skipped)
+        for place, folders, files in os.walk(folder, onerror=closed):
+            if place.count(os.sep) - str(folder).count(os.sep) >= DEEPEST:
+                deep = f"{os.path.relpath(place, folder)[:200]}/... (too deep to be looked through)"
+                others += [deep] * bool(folders)
+                folders.clear()
+            place, environment = Path(place), "pyvenv.cfg" in files
+            roots = [one for one in (place, *place.parents) if one.is_relative_to(folder)]
+            root = next((one for one in roots if (one / "synth_lib" / "checks").is_dir()), None)  # of a hand-out
+            for path in [place / name for name in sorted(folders + files)]:
+                name, is_folder = str(path.relative_to(folder)), path.name in folders
+                if path.is_symlink() and (is_folder or not path.name.lower().endswith(SUFFIXES)):
+                    others.append(f"{name} (a link)")
+                elif environment and path.name.lower() in OF_AN_ENVIRONMENT:
+                    skipped.append(name)
+                    folders[:] = [one for one in folders if one != path.name]
+                elif is_folder and path.name in SKIPPED:
+                    skipped.append(name)
+                    folders.remove(path.name)
+                    for copy in path.glob("*.ipynb"):  # those of Jupyter
+                        file = copy.name.replace("-checkpoint", "")
+                        if file not in files and not LEFT.fullmatch(file):
+                            others.append(str(copy.relative_to(folder)))
+                elif is_folder and not path.name.lower().endswith(SUFFIXES):
+                    continue
+                elif LEFT.fullmatch(path.name) or (place == root and is_ours(path)):
+                    skipped.append(name)
+                elif path.name.lower().endswith(SUFFIXES) and is_notebook(path):
+                    notebooks.append(path)
+                elif not is_folder and not (root and is_handed_out(path.relative_to(root))):
+                    others.append(name)
     except OSError as error:
         closed(error)
-    return Submission(sorted(own.notebooks), sorted(own.others or ([] if own.notebooks else skipped)))
-
-
-def walk(folder, closed, notebooks, others, skipped):
-    for place, folders, files in os.walk(folder, onerror=closed):
-        if place.count(os.sep) - str(folder).count(os.sep) >= DEEPEST:
-            others += [f"{os.path.relpath(place, folder)[:200]}/... (too deep to be looked through)"] * bool(folders)
-            folders.clear()
-        place, environment = Path(place), "pyvenv.cfg" in files
-        roots = [one for one in (place, *place.parents) if one.is_relative_to(folder)]
-        root = next((one for one in roots if (one / "synth_lib" / "checks").is_dir()), None)  # of a hand-out
-        for path in [place / name for name in sorted(folders + files)]:
-            name, is_folder = str(path.relative_to(folder)), path.name in folders
-            if path.is_symlink() and (is_folder or not path.name.lower().endswith(SUFFIXES)):
-                others.append(f"{name} (a link)")
-            elif environment and path.name.lower() in OF_AN_ENVIRONMENT:
-                skipped.append(name)
-                folders[:] = [one for one in folders if one != path.name]
-            elif is_folder and path.name in SKIPPED:
-                skipped.append(name)
-                folders.remove(path.name)
-                inside = {re.sub("-checkpoint", "", one.name): one for one in path.glob("*.ipynb")}  # Jupyter's copies
-                lone = [one for file, one in inside.items() if file not in files and not LEFT.fullmatch(file)]
-                others += [str(one.relative_to(folder)) for one in lone]
-            elif is_folder and not path.name.lower().endswith(SUFFIXES):
-                continue
-            elif LEFT.fullmatch(path.name) or (place == root and is_ours(path)):
-                skipped.append(name)
-            elif path.name.lower().endswith(SUFFIXES) and is_notebook(path):
-                notebooks.append(path)
-            elif not is_folder and not (root and is_handed_out(path.relative_to(root))):
-                others.append(name)
+    return Submission(sorted(notebooks), sorted(others or ([] if notebooks else skipped)))
 
 
 def is_ours(path):
