@@ -755,7 +755,8 @@ def positions_of_number(tile, repeat, length):
     tile, repeat: a and b of Factorized Dense, at least 3. length: tile * repeat.
     Returns bool, length length: row n, column j is True if number n wants position j. Every row has
     a True. All wanted positions of a row are to get the same weight. Dense must learn the map,
-    Factorized Dense must not.
+    Factorized Dense must not: at least a tenth of its weight, in the mean over the rows, stays at
+    wrong positions.
     """
     ### BEGIN SOLUTION
     positions = torch.zeros(length, length, dtype=torch.bool)
@@ -831,7 +832,8 @@ def wanted_positions(length, rank):
     length: 12 to 16. rank: 2 or 3.
     Returns bool, length length: row i, column j is True if position i wants position j. Every row
     has a True. All wanted positions of a row are to get the same weight. Random must learn the map,
-    Factorized Random of this rank must not.
+    Factorized Random of this rank must not: at least a tenth of its weight, in the mean over the
+    rows, stays at wrong positions.
     """
     ### BEGIN SOLUTION
     generator = torch.Generator().manual_seed(0)

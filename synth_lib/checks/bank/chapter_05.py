@@ -43,6 +43,8 @@ def _rows_inputs(draw):
         R1[:, start] = -R1[:, start].abs()
         R1[:, start + 1] = -1.0  # the next one finds one score of exactly 0, that of itself, the others far below
         R2[:, start + 1] = torch.tensor([3.0, -3.0, 5.0, -5.0])
+        R1[:, start + 2] = torch.tensor([-100.0, 0.0, 0.0, 0.0])  # and the third -300 at most
+        R2[:, start + 2, 0] = 5.0
     return {"R1": R1, "R2": R2, "start": start, "count": count}
 
 

@@ -173,7 +173,7 @@ SOLVES = Exercise(
 
 
 # 08.2. Every sentence has a value that is not the most common one of the batch, and no sentence has all values. One
-# trial has one sentence, one has many long ones with large values, and one a single value, of which the guesser is sure. The
+# trial has one sentence, one has many long ones with large values, and one a single value: the guesser is sure. The
 # chances are multiples of 1/65,536, so that sums are exact in any order, and not in 16 bits.
 
 
@@ -186,7 +186,7 @@ def _chances_of_values(draw):
     sizes = draw.sizes("batch length", low=4, high=9)
     few, one, many = (sizes["batch"], sizes["length"] + 4), (1, sizes["length"] + 4), (110, 16)
     batch, length = draw.in_turn([few, one, many, None])
-    favourite = _whole(draw, batch, 1) % 4 + 3 * (torch.arange(batch)[:, None] % 2)  # sentences prefer different values
+    favourite = _whole(draw, batch, 1) % 4 + 3 * (torch.arange(batch)[:, None] % 2)  # they prefer different values
     rows = torch.where(_whole(draw, batch, length) % 3 == 0, favourite, _whole(draw, batch, length) % 7)
     parts = [1024] * length
     for _ in range(64 - length):
