@@ -92,8 +92,8 @@ print("weights of query 9 that are not 0:", (weights[0, :, 9] > 0).sum(dim=-1).t
 #
 # First the case for it. Take two trained models and ask of each row of their maps: how few keys hold 90 % of the
 # weight? The first model has learned the task *pair* of chapter 08 with 32 positions: each token has a key and a
-# pointer, and finds the value of the token with that key. The second is a small language model that reads 64
-# characters of Shakespeare. What do you expect of the middle row, the *median*?
+# pointer, and is to find the value of the token whose key the pointer names. The second is a small language model that
+# reads 64 characters of Shakespeare. What do you expect of the middle row, the *median*?
 
 # %%
 # "one", "a few" (up to 12), or "most"
