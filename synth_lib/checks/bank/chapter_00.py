@@ -15,7 +15,7 @@ SQUEEZED = "squeeze takes every axis of size 1 away, so one sentence, one head o
 
 def _sizes(draw):
     """Sizes that are all different, but in four trials of five some of them are 1."""
-    sizes = draw.sizes("batch length head d_head")
+    sizes = draw.sizes("batch length head d_head", high=5)
     ones = draw.in_turn(((), ("batch",), ("head", "d_head"), ("length",), ("batch", "head")))
     sizes |= dict.fromkeys(ones, 1)
     sizes["d_model"] = sizes["head"] * sizes["d_head"]

@@ -432,7 +432,7 @@ TORCH_MAPS = Exercise(
 
 
 def _mask_inputs(draw):
-    sizes = draw.sizes("batch head length", low=2)
+    sizes = draw.sizes("batch head length", high=5)
     batch, head, length = sizes["batch"], sizes["head"], sizes["length"] + 4
     batch, head, length = draw.in_turn(((batch, head, length), (batch, head, length), (1, 1, length), (6, 6, 1)))
     scores = 3 * draw.normal(batch, head, length, length)  # small weights, too
