@@ -21,8 +21,11 @@ class Other:
     description: str
 
 
-def difference(got, expected, returns=""):
-    """None if both are the same in kind, shape, dtype and values; else a sentence that does not tell the values."""
+def difference(got, expected, returns="", exact=False):
+    """None if both are the same in kind, shape, dtype and values; else a sentence that does not tell the values.
+
+    exact: whether values that differ by rounding alone differ.
+    """
     if isinstance(expected, (tuple, list, dict)):
         if not _same_type(got, expected) or len(got) != len(expected):
             return f"the result is {kind_of(got)}, but should be {kind_of(expected)}{bracketed(returns)}."
@@ -35,7 +38,7 @@ def difference(got, expected, returns=""):
         else:
             names = [f"part {i}" for i in range(len(expected))]
         deeper = returns if named else ""  # each of the results may be a tuple, with parts of these names
-        problems = {name: difference(*pair, deeper) for name, *pair in zip(names, got, expected, strict=True)}
+        problems = {name: difference(*pair, deeper, exact) for name, *pair in zip(names, got, expected, strict=True)}
         if named:  # words under a name may be what the check says of a result, and not the result
             problems = {name: problem and problem.replace("the result '", "'") for name, problem in problems.items()}
         right = ", ".join(str(name) for name, problem in problems.items() if not problem)
@@ -45,7 +48,7 @@ def difference(got, expected, returns=""):
         if not _same_type(got, expected):
             return f"the result is {kind_of(got)}, but should be {kind_of(expected)}{bracketed(returns)}."
         if isinstance(expected, float):  # of an expected 0, sums in another order leave a little
-            same = math.isclose(got, expected, rel_tol=1e-6, abs_tol=1e-9)
+            same = math.isclose(got, expected, rel_tol=1e-6, abs_tol=1e-9) and (got == expected or not exact)
         else:
             same = got == expected
         return None if same else f"the result {short(got)} is not right."
@@ -65,7 +68,8 @@ def difference(got, expected, returns=""):
     if not got.is_floating_point():
         wrong = got != expected
     else:
-        wrong = ~torch.isclose(got.detach(), expected.detach(), rtol=1e-4, atol=1e-5, equal_nan=False)
+        near = {"rtol": 0, "atol": 0} if exact else {"rtol": 1e-4, "atol": 1e-5}
+        wrong = ~torch.isclose(got.detach(), expected.detach(), **near, equal_nan=False)
         wrong &= ~(got.isnan() & expected.isnan())
     if not wrong.any():
         return None

@@ -72,7 +72,7 @@ def run_answer(answer, run, arguments, seed, forbidden, seconds, printed):
         elif changed:
             outcome = Outcome("settings", names=tuple(changed))
         else:
-            outcome = Outcome("inputs") if difference(own, arguments) else Outcome("result", result)
+            outcome = Outcome("inputs") if difference(own, arguments, exact=True) else Outcome("result", result)
     outcome.printed, outcome.warning = printed.count - before, warned[0] if warned else ""
     return outcome
 

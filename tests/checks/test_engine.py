@@ -438,7 +438,12 @@ def test_changed_input_is_told():
         scores[0].mul_(scale)
         return scores
 
-    for key, answer in (("99.1", inside_a_view), ("99.1", in_place), ("99.8", inside_a_list), ("99.8", inside_a_dict)):
+    def by_hardly_anything(scores, scale):
+        scores *= 1.00001
+        return scores * scale
+
+    one, several = (by_hardly_anything, inside_a_view, in_place), (inside_a_list, inside_a_dict)
+    for key, answer in [("99.1", answer) for answer in one] + [("99.8", answer) for answer in several]:
         assert "changes one of its inputs" in verdict(key, answer, "wrong")
 
 

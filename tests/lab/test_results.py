@@ -172,6 +172,22 @@ def test_of_the_grammar_three_need_more_steps_than_vanilla_and_random_does_not_a
     assert sharp["Random"] < sharp["Dense"] < sharp["Vanilla"]
 
 
+def test_of_dialogues_rouge_tells_both_from_vanilla_and_perplexity_one_as_chapter_13_says():
+    by_metric = {name: losses_of("dialogue", "final", name) for name in ("perplexity", "bleu_4", "rouge_l")}
+    copied = {name: losses_of("dialogue", "baseline", name)["copy nearest"][0] for name in ("bleu_4", "rouge_l")}
+    verdicts = {
+        metric: [told(numbers[name], numbers["Vanilla"]) for name in ("Random", "Dense")]
+        for metric, numbers in by_metric.items()
+    }
+    assert verdicts["rouge_l"] == ["higher", "higher"] and verdicts["perplexity"] == ["lower", "same"]
+    assert max(map(max, by_metric["bleu_4"].values())) < copied["bleu_4"]
+    assert max(by_metric["rouge_l"]["Vanilla"]) < copied["rouge_l"] < min(by_metric["rouge_l"]["Dense"])
+    runs = runs_of("dialogue", "final")
+    assert len(runs) == 9 and not any(settled(run["curve"]) for run in runs)
+    assert {run["settings"]["learning_rate"] for run in runs} == {3e-3}  # the edge
+    assert steps_of("dialogue") == "2,400 steps" and {len(run["samples"]) for run in runs if "samples" in run} == {4}
+
+
 @pytest.mark.parametrize(("name", "factor"), [("nanogpt", 100), ("tatoeba", 100), ("grammar", 30)])
 def test_the_best_factor_of_random_is_what_chapter_13_says(name, factor):
     tried = [run for run in runs_of(name, "tuning") if run["variant"] == "Random"]
