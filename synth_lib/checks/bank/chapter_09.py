@@ -763,8 +763,8 @@ def _leaks_of_all(answer, layer, x):
 
 
 def _leaks_by_pairs(said, layer, x):
-    """For each layer and pair, whether the pair is named."""
-    pairs = {}
+    """For each layer and changed sample, who moves."""
+    moved_ones = {}
     for name, found in said.items():
         if not (isinstance(found, (list, tuple)) and all(map(_is_pair, found))):
             listed = found if isinstance(found, (list, tuple)) else []
@@ -778,10 +778,10 @@ def _leaks_by_pairs(said, layer, x):
                 raise ValueError(f"{name}, the pair {pair} names a sample that is not there; {there}")
             if found.count(pair) > 1:
                 raise ValueError(f"{name}, the pair {pair} stands in the list twice")
-        for moved_one, n in itertools.product(range(len(x)), repeat=2):
-            what = f"{name}, whether y of sample {moved_one} moves when sample {n} changes"
-            pairs[what] = (moved_one, n) in found
-    return pairs
+        for n in range(len(x)):
+            who = ", ".join(str(moved_one) for moved_one, changed in sorted(found) if changed == n)
+            moved_ones[f"{name}, the samples whose y moves when sample {n} changes"] = who or "none"
+    return moved_ones
 
 
 def _is_pair(value):
