@@ -46,7 +46,8 @@ def difference(got, expected, returns="", exact=False):
         return next((f"{name}: {problem}{also}" for name, problem in problems.items() if problem), None)
     if not isinstance(expected, torch.Tensor):
         if not _same_type(got, expected):
-            return f"the result is {kind_of(got)}, but should be {kind_of(expected)}{bracketed(returns)}."
+            wanted = "None" if expected is None else kind_of(expected)  # whose words for None ask for a return
+            return f"the result is {kind_of(got)}, but should be {wanted}{bracketed(returns)}."
         if isinstance(expected, float):  # of an expected 0, sums in another order leave a little
             same = math.isclose(got, expected, rel_tol=1e-6, abs_tol=1e-9) and (got == expected or not exact)
         else:
