@@ -1325,27 +1325,27 @@ if {"Fixed Random", "Vanilla"} <= bleu.keys():
 #
 # ## 9. Should I replace attention by S in my small model?
 
-# Every number is from the sections above: the loss on characters after 2,000 and 5,000 steps, BLEU on sentences, the
-# steps until counting two characters is reached, parameters, speed and peak memory of a training step on the core
-# beside the fused kernel. Nobody has settled on characters or sentences.
+# Every number is from the sections above: the loss on characters after 2,000 and 5,000 steps, BLEU of sentences,
+# ROUGE-L of dialogues, the steps until counting two characters is reached, parameters, speed and peak memory of a
+# training step on the core beside the fused kernel. Nobody has settled on any of the three texts.
 
 # %% fold=true
 # @title The table: quality, steps, parameters, cost, what it cannot do
 parameters = {run["variant"]: run["parameters"] for run in nanogpt if "parameters" in run}
-print(f"{'':>17}  2,000  5,000   BLEU  {'to 3-gram':>11}  params  speed  memory"
+print(f"{'':>17}  2,000  5,000   BLEU  ROUGE  {'to 3-gram':>11}  params  speed  memory"
       "  any place")
 for variant in lm:
     score = VARIANTS[variant]
-    row = [f"{mean(of[variant]):.{digits}f}" if variant in of else "-"
-           for of, digits in ((lm, 2), (last, 2), (sentences, 2))]
+    row = [f"{mean(of[variant]):.2f}" if variant in of else "-"
+           for of in (lm, last, sentences, turns)]
     reached = of_all_seeds([steps_to(curve, references["3-gram"]) for curve in plain[variant]])
     ratio = parameters[variant] / parameters["Vanilla"]
     speed, memory = cost["speed-cpu"][score]
-    print(f"{variant:>17} {row[0]:>6} {row[1]:>6} {row[2]:>6}  {reached:>11}   x{ratio:.2f}"
-          f"  x{speed:.2f}   x{memory:.2f}  {'yes' if 'dot_product' in score else 'no'}")
+    print(f"{variant:>17}" + "".join(f"{number:>7}" for number in row)
+          + f"  {reached:>11}   x{ratio:.2f}  x{speed:.2f}   x{memory:.2f}  {'yes' if 'dot_product' in score else 'no'}")
 print(f"{'tuned counting':>17} {counted['tuned counting'][0]:6.2f}")
-for name, [bleu_of_copy] in copied.items():
-    print(f"{name:>17} {'':>13} {bleu_of_copy:6.2f}")
+for name in copied.keys() & copied_turns.keys():
+    print(f"{name:>17}{'':14}{copied[name][0]:7.2f}{copied_turns[name][0]:7.2f}")
 
 # %% [markdown]
 # *Any place* is chapter 08: can one layer find which earlier token equals this one, wherever it stands? A loss per

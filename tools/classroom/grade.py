@@ -133,7 +133,8 @@ def place_for_pages(out, folder):
 
 def grade_all(options, handed_in, course, pages):
     """Grade, and write the table and the pages. -> the exit status"""
-    journal, base = Journal(options.out.with_name(options.out.name + ".journal")), fingerprint(course)
+    journal = Journal(options.out.with_name(options.out.name + ".journal"))
+    base = fingerprint(course, not options.unprotected)
     tasks = {
         student: {file_key(student, path, base): path for path in own.notebooks} for student, own in handed_in.items()
     }
@@ -183,9 +184,9 @@ class Journal:
         os.fsync(self.file.fileno())
 
 
-def fingerprint(course):
+def fingerprint(course, protected):
     """Changes when the same notebook could get another verdict."""
-    digest = hashlib.sha256(repr((course.seed, course.limits, sorted(course.chapters))).encode())
+    digest = hashlib.sha256(repr((course.seed, course.limits, sorted(course.chapters), protected)).encode())
     files = sorted((ROOT / "synth_lib").rglob("*.py")) + sorted((ROOT / "tools" / "classroom").glob("*.py"))
     for path in [*files, *(chapter.path for chapter in course.chapters.values())]:
         digest.update(path.read_bytes())

@@ -411,6 +411,13 @@ def test_without_a_sandbox_the_limits_hold(server, graded, monkeypatch):
 
 
 @can_grade
+def test_what_was_graded_without_the_sandbox_does_not_count_with_it():
+    """The journal of a grading that was cut off is gone on with where its results would be the same."""
+    course = courses.read(["02"])
+    assert grading_tool.fingerprint(course, True) == grading_tool.fingerprint(courses.read(["02"]), True)
+    assert grading_tool.fingerprint(course, True) != grading_tool.fingerprint(course, False)
+
+
 def test_unprotected_says_what_it_gives_up_before_anything_is_run(tmp_path, monkeypatch, capsys):
     said = []
     monkeypatch.setattr(grading_tool, "results_of", lambda *_: said.append(capsys.readouterr().err))
