@@ -1342,7 +1342,8 @@ for variant in lm:
     ratio = parameters[variant] / parameters["Vanilla"]
     speed, memory = cost["speed-cpu"][score]
     print(f"{variant:>17}" + "".join(f"{number:>7}" for number in row)
-          + f"  {reached:>11}   x{ratio:.2f}  x{speed:.2f}   x{memory:.2f}  {'yes' if 'dot_product' in score else 'no'}")
+          + f"  {reached:>11}   x{ratio:.2f}  x{speed:.2f}   x{memory:.2f}"
+          f"  {'yes' if 'dot_product' in score else 'no'}")
 print(f"{'tuned counting':>17} {counted['tuned counting'][0]:6.2f}")
 for name in copied.keys() & copied_turns.keys():
     print(f"{name:>17}{'':14}{copied[name][0]:7.2f}{copied_turns[name][0]:7.2f}")
