@@ -188,6 +188,16 @@ def test_of_dialogues_rouge_tells_both_from_vanilla_and_perplexity_one_as_chapte
     assert steps_of("dialogue") == "2,400 steps" and {len(run["samples"]) for run in runs if "samples" in run} == {4}
 
 
+def test_of_the_ranks_8_is_nearly_enough_as_chapter_13_says():
+    ranks, eight = losses_of("why", "final"), losses_of("nanogpt", "final")["Factorized Random"]
+    verdicts = {name.removeprefix("Factorized Random, rank "): told(losses, eight) for name, losses in ranks.items()}
+    assert verdicts == {"2": "higher", "4": "higher", "16": "lower", "32": "same"}
+    assert f"{mean(eight) - mean(ranks['Factorized Random, rank 16']):.3f}" == "0.007"
+    chosen = {run["variant"][-2:].strip(): run["settings"] for run in runs_of("why", "final")}
+    assert {settings["r_learning_rate_factor"] for settings in chosen.values()} == {10}
+    assert {rank for rank, settings in chosen.items() if settings["learning_rate"] != 2e-3} == {"2"}
+
+
 @pytest.mark.parametrize(("name", "factor"), [("nanogpt", 100), ("tatoeba", 100), ("grammar", 30)])
 def test_the_best_factor_of_random_is_what_chapter_13_says(name, factor):
     tried = [run for run in runs_of(name, "tuning") if run["variant"] == "Random"]
