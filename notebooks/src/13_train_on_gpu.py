@@ -8,7 +8,7 @@
 #
 # - **Before you start:** chapters [03](03_random.ipynb), [06](06_mixtures.ipynb) and [07](07_whole_models.ipynb): $R$
 #   and its learning rate, mixtures, language model and encoder-decoder. No GPU is needed.
-# - **Time:** about 105 minutes, 57 of them for the four exercises; the stretch exercise takes 15 more. One
+# - **Time:** about 115 minutes, 57 of them for the four exercises; the stretch exercise takes 15 more. One
 #   cell trains for one or two minutes where nothing else runs, and for several on a busy machine.
 # - **Level:** medium.
 # - **Used today:** the rules of the comparison fit any new layer that you read about. Learned maps that read no token
@@ -31,7 +31,6 @@ from pathlib import Path
 from statistics import mean
 from textwrap import fill
 
-import matplotlib.pyplot as plt
 import torch
 
 from synth_lib import plots
@@ -461,13 +460,18 @@ def of_all_seeds(found):
     return f"{there[0]}" if there[0] == there[-1] else f"{there[0]} to {there[-1]}"
 
 
-def steps_table(runs, levels):
-    """For each variant the steps until its validation loss is as low as each of the levels, {name:
-    loss}, and how many of its seeds have settled. Returns {variant: curves}."""
-    plain = {}
+def curves_of(runs):
+    """{variant: the curve of each seed} of the final runs."""
+    found = {}
     for run in runs:
         if run["question"] == "final":
-            plain.setdefault(run["variant"], []).append(run["curve"])
+            found.setdefault(run["variant"], []).append(run["curve"])
+    return found
+
+
+def steps_table(plain, levels):
+    """For each variant the steps until its validation loss is as low as each of the levels, {name:
+    loss}, and how many of its seeds have settled."""
     columns = [f"{name} {loss:.2f}".strip() for name, loss in levels.items()] + ["settled"]
     print(f"{'steps until':>17}" + "".join(f"{column:>17}" for column in columns))
     for variant in [*VARIANTS, *sorted(plain.keys() - VARIANTS.keys())]:
@@ -476,10 +480,10 @@ def steps_table(runs, levels):
                        for loss in levels.values()]
             reached += [f"{sum(map(settled, seeds))} of {len(seeds)}"]
             print(f"{variant:>17}" + "".join(f"{text:>17}" for text in reached))
-    return plain
 
-
-plain = steps_table(nanogpt, references)
+# %%
+plain = curves_of(nanogpt)
+steps_table(plain, references)
 still = [variant for variant, seeds in plain.items() if not all(map(settled, seeds))]
 if "Vanilla" in still:
     print("Vanilla has not settled: every order here is one of this length, "
@@ -793,31 +797,7 @@ for name, table in {"tuning, 667 steps": of_tuning, "first version, 800 steps": 
 print(f"{'tuning, 667 steps':>26}, {'Vanilla':>18}{min(of_vanilla):8.3f} at its best rate; "
       "it has no table")
 
-# %% fold=true
-# @title The same as a figure
-fig, axes = plt.subplots(figsize=plots.SIZE, layout="constrained")
-lines = {f"{variant}, {name}": losses
-         for name, table in {"tuning": of_tuning, "first version": of_first}.items()
-         for variant, losses in table.items()}
-for number, (name, losses) in enumerate(lines.items()):
-    known = sorted(losses.items())
-    axes.plot(*zip(*known, strict=True), label=name, color=plots.COLOURS[number],
-              linestyle=plots.LINES[number],
-              marker=plots.MARKERS[number])
-axes.axhline(min(of_vanilla), color="grey", linewidth=1)
-axes.text(1, min(of_vanilla), "Vanilla, tuning", va="bottom", fontsize=8)
-axes.set_xscale("log")
-axes.set_xticks(factors, factors)
-axes.set_xlabel("factor on the learning rate of the tables")
-axes.set_ylabel("loss (nats per token)")
-axes.legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
-plots.show(
-    fig,
-    "loss against the factor on the learning rate of the tables, one seed each. A level line is "
-    "Vanilla in the tuning. Both lines of Random fall all the way, to 100 in the tuning and to 30 "
-    "in the first version. Factorized Random is lowest at 10 in the tuning and rises steeply to "
-    "100; in the first version it falls up to 30, the largest tried.",
-)
+# %%
 compare_guess(my_factors, {variant: int(min(losses, key=losses.get))
                            for variant, losses in of_tuning.items()})
 
@@ -1029,7 +1009,7 @@ assert min(with_dot) > max(without)
 # %% fold=true
 # @title The tuning of these runs, and the steps until a loss, grammar
 tuning_table(read("grammar"))
-steps_table(read("grammar"), {"": 0.2})
+steps_table(curves_of(read("grammar")), {"": 0.2})
 
 # %% [markdown]
 # Six times the steps: every variant makes an error in fewer than two sentences of a hundred, even Fixed Random, whose
@@ -1131,7 +1111,7 @@ if {"Vanilla", "Dense", "Random"} <= sentences.keys():
 # %% fold=true
 # @title The tuning of these runs, sentences
 tuning_table(read("tatoeba"))
-steps_table(read("tatoeba"), {"": 2.5})
+steps_table(curves_of(read("tatoeba")), {"": 2.5})
 
 # %% [markdown]
 # On real sentences too, Random, which reads no token, is not told apart from Vanilla: as in the paper. Dense and
@@ -1187,7 +1167,7 @@ show_dialogue(3)
 # %% fold=true
 # @title The tuning of these runs, dialogues
 tuning_table(read("dialogue"))
-steps_table(read("dialogue"), {"": 3.0})
+steps_table(curves_of(read("dialogue")), {"": 3.0})
 
 # %% [markdown]
 # As in the paper, Random and Dense have a higher ROUGE-L than Vanilla, with every seed. But look at the other columns
