@@ -167,21 +167,21 @@ def test_the_grammar_has_three_seeds_of_its_main_variants_before_the_others_begi
     assert {(sizes["d_model"], sizes["score"]) for sizes in wider} == {(100, "dot_product")}
 
 
-def test_tatoeba_goes_on_from_three_variants_to_all_and_then_to_the_cross_attention():
+def test_tatoeba_goes_on_from_three_variants_to_five_and_the_cross_attention_and_then_to_all():
     chosen, stages = suite("tatoeba"), stages_of("tatoeba")
-    *tuned_runs, cross, choice = stages
-    last_of_main = tuned_runs.pop(6)
+    *tuned_runs, choice = stages
+    cross, last_of_main = tuned_runs.pop(6), tuned_runs.pop(6)
     finals = tuned_runs[2::3]
     assert [run["seed"] for run in last_of_main] == [4] * 3 + [5] * 3
     assert [{run["question"] for run in runs} for runs in finals] == [{"final"}] * 3
     groups = [list(dict.fromkeys(run["variant"] for run in runs)) for runs in finals]
     assert groups[0] == ["Vanilla", "Dense", "Random"] and groups[1] == ["Factorized Random", "Random + Vanilla"]
     assert sorted(sum(groups, [])) == sorted(VARIANTS)
-    assert list(map(len, stages)) == [9, 3, 9, 6, 6, 6, 6, 12, 3, 12, 3, 6]
+    assert list(map(len, stages)) == [9, 3, 9, 6, 6, 6, 3, 6, 12, 3, 12, 6]
     random_finals = [run for run in finals[0] if run["variant"] == "Random"][:3]
     expected = [run | {"question": "cross-attention", "model": {"cross_score": "random"}} for run in random_finals]
     assert cross == expected and {run["question"] for run in choice} == {"choice"}
-    assert chosen.stages[-2]([]) == []  # without a record it waits
+    assert chosen.stages[6]([]) == []  # without a record it waits
     sizes, _ = settings_of(cross[0], suites.TATOEBA[cross[0]["task"]])
     assert sizes["cross_score"] == sizes["score"] == "random"
 
