@@ -248,7 +248,7 @@ NEWEST_TOKENS = Exercise(
 
 def _shift_inputs(draw):
     length = draw.integer(5, 9)
-    offset = draw.integer(1, length - 3) * draw.in_turn((1, -1))
+    offset = draw.integer(draw.in_turn((2, 1)), length - 3) * draw.in_turn((1, -1))
     return {"length": length, "offset": offset, "error": draw.integer(3, 9) / 100}
 
 

@@ -416,10 +416,11 @@ def _adds_up_from_below_the_limit(x):
     return _random(x).repeat(1, 16, 1, 1) + 8e-6 * together
 
 
-def _one_entry(x):
-    """Many heads, and one number of them moves, a little."""
+def _two_entries(x):
+    """Many heads, and two numbers of them move, a little; one alone would stay with a new token of the same sum."""
     scores = _random(x).repeat(len(x), 32, 1, 1)
     scores[:, 5, 1, 2] += 3e-4 * x[:, 1].sum(dim=-1)
+    scores[:, 5, 1, 3] += 3e-4 * x[:, 1, 0]
     return scores
 
 
@@ -477,7 +478,7 @@ FAMILY = (
     _last_row_reads_itself, _last_number, _first_number, _middle_number,
     _changes_cancel, _only_key_1, _only_last_key, _only_diagonal, _only_up, _only_down, _sentence_up, _sentence_down,
     _quiet, _trembling, _rounding, _token_0_alone, _above_the_limit, _well_above_the_limit,
-    _above_the_limit_on_large_scores, _below_the_limit, _one_entry, _rounded_dot_product, _rounded_dense, _detached,
+    _above_the_limit_on_large_scores, _below_the_limit, _two_entries, _rounded_dot_product, _rounded_dense, _detached,
     _highest_key, _behind_a_layer_norm, _behind_a_rounded_layer_norm, _squares_behind_a_layer_norm,
     _differences_of_the_numbers, _differences_of_the_tokens, _direction_alone, _size_alone,
     _adds_up_from_below_the_limit,

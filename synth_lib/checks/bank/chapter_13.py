@@ -352,6 +352,11 @@ def _equal_ones_once(a, b):
     return sum(mean(group) <= mean(a) for group in ways) / max(1, len(ways))
 
 
+def _equal_groups_once(a, b):
+    ways = set(combinations(sorted(a + b), len(a)))
+    return sum(mean(group) <= mean(a) + 1e-9 for group in ways) / len(ways)
+
+
 def _by_bits(a, b):
     """All subsets as the bits of a number."""
     pooled, hits, ways = a + b, 0, 0
@@ -426,6 +431,7 @@ TEST = Exercise(
                     / (math.comb(len(a + b), len(a)) + 1)
                 ),
             "equal losses are dealt as one; each is a result of its own.": _equal_ones_once,
+            "groups of equal losses are counted as one way; each way to deal counts.": _equal_groups_once,
             "the ranks of the losses are added up, not the losses.": _by_ranks,
             "sums or means are compared to the last digit; the same losses in another order may add up to more.":
                 lambda a, b: _share(a, b, lambda group, rest: sum(group) <= sum(a)),
