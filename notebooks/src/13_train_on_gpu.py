@@ -1279,9 +1279,9 @@ for name in ("Random", "Random + Dense"):
 # | the same, Random + Vanilla | 84.1, 72.2 | not measured |
 # | histograms of weights | Random near uniform, Dense has the largest | section 4: as there in one of two settings |
 #
-# GLUE and SuperGLUE are collections of tasks that judge one text or compare two. Not measured here, and so left out: WMT
-# itself, WMT English-French, interface texts, summaries of news, pairs of real texts, more or fewer heads, characters
-# beyond 5,000 steps or in longer windows, and the pre-training on web text in version 3 of the paper.
+# GLUE and SuperGLUE are collections of tasks that judge one text or compare two. Not measured here, and so left out:
+# WMT itself, WMT English-French, interface texts, summaries of news, pairs of real texts, more or fewer heads,
+# characters beyond 5,000 steps or in longer windows, and the pre-training on web text in version 3 of the paper.
 #
 # The largest disagreement of the first version was Fixed Random:
 

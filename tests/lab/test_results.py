@@ -83,8 +83,8 @@ def sentences():
         f"{longer['Random']}, {longer['Dense']}, {longer['Vanilla']}. Most of the lead went, "
         f"{who_has_settled('longer')}, and counts that are tuned as they are have {counted['tuned counting'][0]:.3f}.",
         f"Everyday sentences into German, {steps_of('tatoeba')}, BLEU: {', '.join(some)}, copying the nearest sentence "
-        f"{copied:.2f}; not settled either. Cross-attention compares tokens in all three; with Random there too, and its "
-        f"rates not tuned again, BLEU is {mean(crossed):.2f} ({len(crossed)} seeds).",
+        f"{copied:.2f}; not settled either. Cross-attention compares tokens in all three; with Random there too, and "
+        f"its rates not tuned again, BLEU is {mean(crossed):.2f} ({len(crossed)} seeds).",
         f"For speed alone: hardly. Against torch's fused kernel a training step of Random is "
         f"{speeds('speed-h200')['random']:.2f} times as fast on an H200 and {speeds('speed-cpu')['random']:.2f} times "
         "on one CPU core; the mixtures are slower on that core, and were not measured on the card.",
