@@ -171,9 +171,10 @@ for score in ("dot_product", "dense", "random"):
 
 # %% [markdown]
 # Averages of averages are all alike. After a few layers nobody can tell "dog" from "bird", whatever S made the weights.
-# Random loses most in the first layer here and least in the second: by then the tokens have shrunk, and with them the
-# scores of the dot product and of Dense, whose maps become plain means. Random's map does not depend on the tokens.
-# With `x + ...` each token keeps what it was, and the layer adds to it: a *residual* connection.
+# Random loses most in the first layer here and least in the second: by then the tokens have shrunk and are nearly
+# alike, so that the maps of the dot product and of Dense are nearly plain means, or have nearly equal rows. Random's
+# map does not depend on the tokens. With `x + ...` each token keeps what it was, and the layer adds to it: a *residual*
+# connection.
 #
 # ### Why a norm?
 #
@@ -625,13 +626,12 @@ for score, row_of_scores in {"random": random_row, "dense": dense_row,
 #
 # ### The bytes of the cache
 #
-# A value is `d_model` numbers of 4 bytes (float32). With the dot product anywhere in S, a key of the same size comes on
-# top:
+# A value is `d_model` numbers of 4 bytes (float32), and so is a key:
 #
 # $$\text{bytes} = 4 \cdot \text{layer} \cdot \text{batch} \cdot \text{length} \cdot d \cdot
 # \begin{cases} 1 & \text{values alone} \\ 2 & \text{keys and values} \end{cases}$$
 #
-# For these four, write the share of a full key-value cache, 0.5 or 1:
+# Which S needs keys? For these four, write the share of a full key-value cache, 0.5 or 1:
 
 # %%
 my_share = {"Transformer": None, "Factorized Random": None, "Random + Dense": None,
@@ -663,9 +663,9 @@ for name, tensors in {"values": 1, "keys and values": 2}.items():
 compare_guess(my_share, {name: share[name] for name in my_share})
 
 # %% [markdown]
-# A mixture with the dot product saves nothing. And a cache ends at `max_length`: to go on, the text must move by one
-# position, and every token gets another row of $P$. From there on `generate` reads the last `max_length` tokens again
-# at every step.
+# Keys are kept wherever the dot product is a part of S: a mixture with it saves nothing. And a cache ends at
+# `max_length`: to go on, the text must move by one position, and every token gets another row of $P$. From there on
+# `generate` reads the last `max_length` tokens again at every step.
 #
 # ### Exercise 07.3: several tokens at once
 #
@@ -1555,7 +1555,7 @@ check("07.6", table_for_padding)
 # <details><summary>Hint 2: padding changes nothing, but the map is not worth having</summary>
 #
 # A plain mean stays, and so does a map where every word looks at itself alone; both are too simple. Give the neighbours
-# something, and the words further off less. What if the numbers grow too large at max_length = 12?
+# something, and the words further off less. What if the numbers grow too large at max_length = 40?
 #
 # </details>
 # <details><summary>Hint 3: must the blocks be equal?</summary>
@@ -1568,8 +1568,8 @@ check("07.6", table_for_padding)
 # A filler in front moves each word down one row and one column. So $R$ may depend on how far the key stands from the
 # query, and on nothing else: the same numbers along each diagonal. One thing more is free, since the softmax does not
 # see it: a number that is added to a whole row. The second way has one for each row, and falls faster to the right than
-# to the left. Models in use add such a number to their scores: T5 learns one for each offset, ALiBi takes away more the
-# further off a token is.
+# to the left. Models in use add such a number to their scores: T5 learns one for each range of offsets, ALiBi takes
+# away more the further off a token is.
 
 # %% solution="07.6"
 def table_for_padding_with_two_slopes(max_length):

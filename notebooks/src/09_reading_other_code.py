@@ -508,7 +508,8 @@ check("09.4", leaks)
 
 # %% [markdown] solution="09.4"
 # One sample changes at a time, so each pair has its own evidence. Running each sample alone finds *that* something
-# leaks, but not from whom. Derivatives find the same pairs: a number of y of one sample has a gradient at another.
+# leaks, but not from whom. Where the layer is smooth, derivatives find the same pairs: a number of y of one sample has
+# a gradient at another. A leak through a rounding, or through a relu that is shut at this x, they miss.
 
 # %% solution="09.4"
 def leaks_by_derivatives(layer, x):
@@ -569,9 +570,9 @@ for i, word in enumerate(words):
 
 # %% [markdown]
 # The first word shows none, since its row has one allowed key, whose weight is 1 whatever the scores are; the last word
-# has no later token. A language model with this layer reads the token that it is to predict. So two questions convict
-# C: order, and
-# derivatives. Padding would be a third. One is enough for the verdict; the derivative alone says *where* to look.
+# has no later token. At two of the positions the next word is among them: there a language model with this layer reads
+# the token that it is to predict. So two questions convict C: order, and derivatives. Padding would be a third. One is
+# enough for the verdict; the derivative alone says *where* to look.
 #
 # **Of parameters.** Every number that a layer trains should have a gradient. How many have one?
 
@@ -727,9 +728,9 @@ for name, number in printed.items():
     print(f"{name:>17}: {number:9,} = {number // 1024**2} * 1024^2 + {number % 1024**2:6,}")
 
 # %% [markdown]
-# Three things are odd. Most rows end in a 1, and a cost is seldom odd. Random and vanilla differ by two matrices of
-# 1024 × 1024, and nothing with $l^2$ is in sight. And adding Random to vanilla costs nothing. Before you read on: what
-# is counted? And what would be printed for more work?
+# Three things are odd. Three rows are one above a multiple of 1024², and a cost is seldom odd. Random and vanilla
+# differ by two matrices of 1024 × 1024, and nothing with $l^2$ is in sight. And adding Random to vanilla costs nothing.
+# Before you read on: what is counted? And what would be printed for more work?
 
 # %%
 # "more", "less" or "the same"

@@ -845,7 +845,7 @@ check("12.5", mask_by_search)
 #
 # Chapter 03 starts $R$ from patterns made by hand. A study of audio models reports that weights started from maps like
 # those of trained models keep the quality in 20 % less time (Wu et al. 2020, [arXiv
-# 2006.05174](https://arxiv.org/abs/2006.05174), abstract). Four ways to 1,000 steps on Shakespeare, three seeds:
+# 2006.05174](https://arxiv.org/abs/2006.05174), abstract). Four ways on Shakespeare, 1,000 steps each, three seeds:
 #
 # - **fresh:** Random as it is drawn.
 # - **decay:** $R$ starts from weights that fall with the distance, made by hand.
@@ -904,9 +904,10 @@ print("settled by the rule of chapter 13:", sum(is_settled), "of", len(runs))
 
 # %% [markdown]
 # `None`: it did not arrive within the steps. *Decay* costs nothing to make, *mean map* a trained model. The rule speaks
-# of this size, these rates and these steps alone, and where a curve has not settled, longer training may turn an order
-# round. The study counts time, too: a map that reads no token needs no queries and keys. To ask at your size, change
-# `STARTS` in `synth_lib/lab/huggingface.py`, and run `python -m synth_lib.lab.huggingface`.
+# of this size, these steps and these rates alone ($R$'s is ten times the others', and nothing else was tried), and
+# where a curve has not settled, longer training may turn an order round. The study counts time, too: a map that reads
+# no token needs no queries and keys. To ask at your size, change `STARTS` in `synth_lib/lab/huggingface.py`, and run
+# `python -m synth_lib.lab.huggingface`.
 
 # %% [markdown]
 # ## Three sentences to keep

@@ -1345,9 +1345,9 @@ for name in copied.keys() & copied_turns.keys():
 # %% [markdown]
 # In three lines:
 #
-# - **If what belongs together may stand anywhere, no.** One layer without a dot product cannot find it. At *fixed*
-#   places Random and Dense compare two halves as well, and with several layers they find more in some tasks ([chapter
-#   08](08_what_each_score_can_do.ipynb)).
+# - **If what belongs together may stand anywhere, no.** One layer without a dot product cannot find it by itself. At
+#   *fixed* places Random and Dense compare two halves as well, and with several layers and an mlp they find more in
+#   some tasks, among few tokens ([chapter 08](08_what_each_score_can_do.ipynb)).
 # - **If local context is most of the task and training is short, measure it**, at rates of its own for the tables of S,
 #   and beside tuned counting. Random's lead on characters shrinks with the steps, and tuned counting is below all.
 # - **For speed alone, hardly.** Maps that read no token train 1.2 to 1.3 times as fast; Dense is as fast as the dot
