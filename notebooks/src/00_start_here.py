@@ -484,10 +484,10 @@ check("00.1", split_heads_in_torch)
 # %% [markdown]
 # ### Exercise 00.2: sum the values with the weights
 #
-# *12 minutes, medium.* This is the last step of every attention in this series. Each head has an attention map of its
-# own, and mixes its own part of the features: each query gets the sum of all values, each times its weight. The
-# weights have been through the softmax. The values come as a model makes them, all heads side by side, and the result
-# goes back in this form. So you need a split, a sum and a merge.
+# *12 minutes, medium.* This is where equation (3) ends, and every attention in this series does it. Each head has an
+# attention map of its own, and mixes its own part of the features: each query gets the sum of all values, each times
+# its weight. The weights have been through the softmax. The values come as a model makes them, all heads side by side,
+# and the result goes back in this form. So you need a split, a sum and a merge.
 
 # %% exercise="00.2" points=1
 def weighted_sum(weights, value):

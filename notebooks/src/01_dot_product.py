@@ -1117,9 +1117,9 @@ check("01.5", follows_tokens)
 # </details>
 
 # %% [markdown] solution="01.5"
-# "For every order" is what the definition says, and at most 120 orders are few enough to try. No smaller set is safe:
-# a layer can be made that breaks at one chosen order only. `rtol=0` matters as well: without it `torch.allclose` allows
-# more where the numbers are larger, and the docstring gives one limit for all.
+# "For every order" is what the definition says, and at most 120 orders are few enough to try. Only the order that
+# changes nothing can be left out: for any other a layer can be made that breaks at it alone. `rtol=0` matters as well:
+# without it `torch.allclose` allows more where the numbers are larger, and the docstring gives one limit for all.
 
 # %% solution="01.5"
 def follows_tokens_by_matrices(layer, x):

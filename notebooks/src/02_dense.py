@@ -104,7 +104,7 @@ x = axes(embed(words), "length d_model", "x")
 # > **Rows and columns.** The paper writes a token as a column, so its matrix stands on the left: $W_1 X_i$.
 # > In code tokens are rows, and the matrix stands on the right: `x @ W1`, first axis in, second axis out.
 #
-# > **Biases.** Version 1 prints one letter $b$ for both, version 3 none. We compute with two, and count without
+# > **Biases.** Version 3 prints none. We compute with two, and count without
 # > them where the paper's Table 1 does. In the library `bias=False` leaves them out.
 
 # %%

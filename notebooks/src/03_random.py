@@ -428,7 +428,7 @@ for shape, bound in {(32, 32): math.sqrt(3 / 32),
 # ## Hand-made starts
 #
 # $R$ need not start from random numbers. You can write down a map, and train from there, or keep it. Wu et al.
-# ([arXiv 2006.05174](https://arxiv.org/abs/2006.05174)) tried such patterns: uniform, the identity, shifts and decays.
+# ([arXiv 2006.05174](https://arxiv.org/abs/2006.05174)) tried such patterns: the identity, shifts and decays.
 # What is stored is *scores*, so you have to find scores whose softmax is the map.
 #
 # ### How far apart the scores must be

@@ -283,7 +283,7 @@ plots.show(
     fig,
     "the share of all a b products that appear, for a and b from 1 to 12. Left, two tiles: black "
     "where a and b have no common divisor but 1, light on the diagonal and wherever they share a "
-    "large one. Right, two repeats: black only where a or b is 1, and lighter the larger both are.",
+    "large one. Right, two repeats: black only where a or b is 1, and lightest on the diagonal.",
 )
 
 # %% [markdown]
@@ -305,8 +305,8 @@ def count_products(stretch, a, b):
     Returns a whole number.
     """
     ### BEGIN SOLUTION
-    row = stretch(torch.rand(a).double() + 1, torch.rand(b).double() + 1)
-    return len(row.unique())
+    A, B = (torch.rand(n, dtype=torch.float64) + 1 for n in (a, b))
+    return len(stretch(A, B).unique())
     ### END SOLUTION
 
 # %% check="04.2"
@@ -314,8 +314,8 @@ check("04.2", count_products)
 
 # %% [markdown] solution="04.2"
 # Count different *values*, with numbers for which two pairs never share a product. Random 64-bit numbers do that for
-# all practical purposes (not 32-bit ones: they meet now and then). Primes do it for certain, if $A$ and $B$
-# share none. So does asking for one pair at a time, with a single 1 in each list:
+# all practical purposes (not 32-bit ones, which meet now and then, nor those made from them by `.double()`). Primes do
+# it for certain, if $A$ and $B$ share none. So does asking for one pair at a time, with a single 1 in each list:
 
 # %% solution="04.2"
 def count_pair_by_pair(stretch, a, b):
@@ -467,9 +467,9 @@ assert (reads == torch.eye(6, dtype=torch.bool)).all()  # row i reads token i, a
 weights = axes(scores.softmax(dim=-1), "query key", "weights")
 darkest = zip(words, weights.argmax(dim=1).tolist(), strict=True)
 plots.show(
-    plots.attention_map(weights, words),
-    "the attention map of Factorized Dense, a row and a column for each of six words. "
-    "The darkest cell of "
+    plots.attention_map(weights, words, keys=[str(position) for position in range(6)]),
+    "the attention map of Factorized Dense, a row for each of six words, a column for each "
+    "position. The darkest cell of "
     "each row: " + ", ".join(f"{word} at position {j}" for word, j in darkest) + ".",
 )
 
@@ -674,7 +674,7 @@ shares = [ours / dense for ours, dense in zip(bills["factorized_dense"], bills["
 print(f"Factorized Dense over Dense: scores {shares[0]:.2f}, whole layer {shares[1]:.2f}")
 
 # %% [markdown]
-# The work shrinks less than the parameters: $W_1$ and the map are as large as before.
+# The whole layer shrinks less than its scores: values, output and the mixture are as large as before.
 #
 # ### Exercise 04.4: the best length
 #
@@ -980,9 +980,9 @@ def lists_for(wanted):
     """Two lists whose row gives the weight to the wanted positions, in equal shares.
 
     wanted: repeat tile, bool: the picture of the row, True where weight is wanted; at least one is.
-    repeat and tile are at most 5. Returns a tuple of two tensors (A, B), tile and repeat, such that
-    softmax(products) in 32 bits gives each of the n wanted positions at least 0.99 / n. Returns
-    None where no two lists do that.
+    repeat and tile are at most 5. Returns a tuple of two tensors (A, B), tile and repeat, that hold
+    whole numbers from -100 to 100, such that softmax(products) in 32 bits gives each of the n
+    wanted positions at least 0.99 / n. Returns None where no two such lists do that.
     """
     ### BEGIN SOLUTION
     b, a = wanted.shape
@@ -1000,7 +1000,8 @@ def lists_for(wanted):
 check("04.6", lists_for)
 
 # %% [markdown] solution="04.6"
-# Equal shares need equal scores, the highest of the row. A product is highest on a block (one sign), on two blocks
+# With whole numbers equal shares need equal scores, the highest of the row: a difference of 1 is a factor of e. (Small
+# fractions could hide in the one percent that is left.) A product is highest on a block (one sign), on two blocks
 # that share no row and no column (two signs), or, if the highest score is 0, outside of a block. For each of the
 # three -4, 0 and 4 are enough (16 is a clear gap), so try all combinations; or see at once which of the three it is:
 
@@ -1034,8 +1035,8 @@ check("04.6", lists_by_pattern)
 # </details>
 # <details><summary>Hint 2: how do I know that no lists exist?</summary>
 #
-# Three numbers are enough for each place: large, 0, and large with a minus. (Why is no other needed?) How many
-# combinations are there for 3 × 4?
+# Three numbers are enough for each place: large, 0, and large with a minus. (With whole numbers, which scores give
+# equal shares? Why is no other number needed?) How many combinations are there for 3 × 4?
 #
 # </details>
 # <details><summary>Hint 3: the right positions, but the shares are too small</summary>

@@ -467,7 +467,7 @@ check("05.2", best_factors_by_eigenvectors)
 # </details>
 
 # %% [markdown]
-# ## The map can have a higher rank than the scores
+# ## Which rank has the map?
 #
 # The scores have rank $k$. The map is made of them by a softmax. Which rank has the *map*, 6 × 6, for the tables above?
 
@@ -954,9 +954,9 @@ plots.show(
 compare_guess(my_guess, enough)
 
 # %% [markdown]
-# The more keys a row must pick out, the more columns the factors need: this is what Factorized Random gives up. (At
-# rank 1 six keys are nearest: they are half of all, not far from the average of all, which needs no scores. That one
-# is off by $\ln(12/n)$ for $n$ keys, 2.5 for one and 0.7 for six; rank 1 comes nearer, each time.) The rest it
+# Up to half of all keys, more keys to pick out need at least as many columns: this is what Factorized Random gives up.
+# (At rank 1 six keys are nearest: they are half of all, not far from the average of all, which needs no scores. That
+# one is off by $\ln(12/n)$ for $n$ keys, 2.5 for one and 0.7 for six; rank 1 comes nearer, each time.) The rest it
 # shares with Random: it never reads a word, and it is tied to `max_length`.
 #
 # ### Stretch 05.5: two keys for each query
@@ -990,7 +990,9 @@ check("05.5", pair_factors)
 # Take a function of $j$ that is 0 at both keys and negative elsewhere: $-(j - p)^2 (j - q)^2$. Multiplied out it is a
 # sum of $j^4, j^3, j^2, j$ and a constant, which the softmax forgives: four columns. On the circle the same idea is
 # $-(1 - \cos(\theta - \alpha))(1 - \cos(\theta - \beta))$, which needs the angle once and twice. With three columns
-# not all pairs of six positions can be had.
+# not all pairs of six positions can be had: the keys are points in space, and a query's scores set its two apart by a
+# plane. But any five points fall into two groups whose hulls meet (Radon's theorem), one and four, or two and three. So
+# the two, or the one with the sixth point, cannot be set apart.
 
 # %% solution="05.5"
 def pair_factors_on_the_circle(wanted):

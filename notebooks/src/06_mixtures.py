@@ -240,8 +240,8 @@ print(f"weight of dog, inside: {mix_inside(half, [near, forbids])[1]:.2f}")
 print(f"weight of dog, after:  {mix_after(half, [near, forbids])[1]:.2f}")
 
 # %% [markdown]
-# The two agree only in special cases: one alpha is 1, or all parts have the same map. A test that uses one table
-# twice cannot tell them apart.
+# The two agree only in special cases, for instance if one alpha is 1, or all parts have the same map. A test that uses
+# one table twice cannot tell them apart.
 #
 # ### Exercise 06.1: mix maps inside one softmax
 #
@@ -1178,8 +1178,9 @@ check("06.4", hidden_widths_by_two_points)
 # %% [markdown]
 # ## Where it breaks
 #
-# **It cannot subtract, and it cannot sharpen.** A mixed score lies between the smallest and the largest score that the
-# parts give this pair. For $\mathrm{softmax}(S_0 - S_1)$ a part has to turn its own sign; Fixed Random cannot.
+# **It cannot subtract, and it cannot make scores larger.** A mixed score lies between the smallest and the largest
+# score that the parts give this pair. So equal parts never make a sharper map than one of them; parts that differ can,
+# as above. For $\mathrm{softmax}(S_0 - S_1)$ a part has to turn its own sign; Fixed Random cannot.
 #
 # **Many parts start flat.** Parts that do not know of each other cancel. With $N$ of them, of equal spread, the mixed
 # scores have $1/\sqrt{N}$ of that spread at the start, and the map is closer to uniform:
@@ -1214,7 +1215,8 @@ of_library = torch.autograd.grad((library_y * y_factors).sum(), list(library.sco
 assert all(equal(our, their) for our, their in zip(of_ours, of_library, strict=True))
 
 # %% [markdown]
-# > **Output projection.** Equations (3) to (9) end with the average of the values. Transformers send the result
+# > **Output projection.** Equations (3), (4) and (6) to (9) end with the average of the values. Transformers send the
+# result
 # > through one more layer, $d \to d$, that mixes the heads; our layers have it too.
 #
 # ### Stretch 06.5: the position that nobody wants

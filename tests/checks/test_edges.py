@@ -137,6 +137,13 @@ def none_where_two_stay(order):
     return None if (order == torch.arange(len(order))).sum() == 2 else following(order)
 
 
+@refused("04.6")
+def fractions_in_the_lists(wanted):
+    """Small ones make three positions around a corner within 1 %, which whole numbers cannot."""
+    lists = find("04.6").right[0](wanted)
+    return lists and (lists[0] * 1.125, lists[1])
+
+
 @pytest.mark.parametrize(("key", "answer"), REFUSED)
 def test_answer_that_is_wrong_at_an_edge_is_refused(key, answer):
     assert check(key, answer, seed=SEED, seconds=600).status == "wrong"

@@ -995,12 +995,14 @@ def _share(lists, wanted):
     A, B = lists
     if not all(isinstance(one, torch.Tensor) and one.dtype != torch.bool for one in (A, B)):
         raise TypeError("A and B must be tensors of numbers")
+    for name, numbers in {"A": A, "B": B}.items():
+        odd = [number for number in numbers.flatten().tolist() if not abs(number) <= 100 or number % 1]
+        if odd:
+            return f"lists of other than whole numbers from -100 to 100: {name} holds {odd[0]:.4g}"
     b, a = wanted.shape
     if A.shape != (a,) or B.shape != (b,):
         return f"lists of the shapes {tuple(A.shape)} and {tuple(B.shape)} for a picture of {b} rows and {a} columns"
     weights = (B[:, None] * A).float().flatten().softmax(dim=0)[wanted.flatten()]
-    if weights.isnan().any():
-        return "lists with NaN among the weights"
     if weights.sum() < 0.99:
         return "lists whose shares are too small: other positions have more than 0.01"
     return "lists" if (weights >= 0.99 / len(weights)).all() else "lists that give the wanted positions unequal shares"
@@ -1060,7 +1062,7 @@ def _bounding_block(wanted):
 
 def _largest_part(wanted):
     U, sizes, V_rows = torch.linalg.svd(wanted.float())
-    return 9 * sizes[0] * V_rows[0], U[:, 0]
+    return (9 * sizes[0] * V_rows[0]).round(), (9 * U[:, 0]).round()
 
 
 def _never_none(wanted):
