@@ -28,6 +28,7 @@ WIDER = "Vanilla, wider"  # the control: as many parameters as the largest mixtu
 MAIN = ("Vanilla", "Dense", "Random")  # the question in short: they come first in the tuned suites, with more seeds
 WITH_MAPS = MAIN  # their attention weights are recorded, of the first seed
 COPY = "copy nearest"  # the baseline that gives each test text the answer to the nearest training text
+ONE_REPLY = "one reply"  # the baseline of dialogues that replies to every context with what is most frequent
 TUNED = "tuned counting"  # the baseline of n-grams whose order and weights are chosen on validation text
 
 # --- The settings of each task: one set for all variants. "wider" is d_model of the control. ---
@@ -296,7 +297,8 @@ def dialogue():
     description = "the next turn of dialogues with personas, equally tuned, beside copying: 6 hours on one core; "
     description += "three seeds of Vanilla, Dense and Random come first"
     stages = _in_groups(DIALOGUE, [MAIN, ("Random + Vanilla", "Dense + Vanilla")])
-    return Suite(description, DIALOGUE, [experiment("dialogue", COPY, question="baseline")], stages)
+    baselines = [experiment("dialogue", name, question="baseline") for name in (COPY, ONE_REPLY)]
+    return Suite(description, DIALOGUE, baselines, stages)
 
 
 def neighbours():

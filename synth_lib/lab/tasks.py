@@ -5,6 +5,7 @@ Read top-down: the three kinds of tasks, padded examples and their batches, what
 
 import math
 import time
+from collections import Counter
 from functools import cache, lru_cache, partial
 from statistics import mean
 
@@ -14,7 +15,7 @@ from torch.nn import functional as F
 from synth_lib.attention import Attention
 from synth_lib.lab.neighbours import LookUpTask, rows_in_keys, set_patterns
 from synth_lib.lab.starts import hand_made
-from synth_lib.lab.suites import TUNED, WITH_MAPS, settings_of
+from synth_lib.lab.suites import ONE_REPLY, TUNED, WITH_MAPS, settings_of
 from synth_lib.lab.train import autocast_on, evaluating, mean_loss, next_token_loss, train
 from synth_lib.models import Classifier, EncoderDecoder, LanguageModel
 from synth_lib.text import corpora, grammar
@@ -225,6 +226,13 @@ class DialogueTask(TranslationTask):
         return {"perplexity": round(math.exp(mean_loss(model, self.loss, self.test, self.count)), 3)} | self.rate(
             lambda split: self.translations(model, split)
         )
+
+    def baseline(self, name):
+        """The baseline "copy nearest", as for translations, or ONE_REPLY: the most frequent reply of training."""
+        if name != ONE_REPLY:
+            return super().baseline(name)
+        [(reply, _)] = Counter(reply for _, reply in self.texts["train"]).most_common(1)
+        return self.rate(lambda split: [reply] * len(self.texts[split])) | {"reply": reply}
 
     def rate(self, write):
         texts, references = write("test"), [reply for _, reply in self.texts["test"]]

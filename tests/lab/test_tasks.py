@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from synth_lib.attention import Attention
 from synth_lib.lab import tasks
-from synth_lib.lab.suites import experiment
+from synth_lib.lab.suites import ONE_REPLY, experiment
 from synth_lib.lab.tasks import Examples, make_task, run_experiment
 from synth_lib.lab.train import Settings, mean_loss, train
 from synth_lib.text import corpora, grammar
@@ -182,7 +182,7 @@ def test_replies_are_measured_and_shown_with_what_was_written(few_dialogues):
     assert samples[1]["context"] == task.texts["test"][2][0].split("\n") and len(samples[1]["context"]) == 4
 
 
-def test_the_baseline_of_a_dialogue_is_the_reply_to_the_nearest_context(few_dialogues, monkeypatch):
+def test_a_baseline_of_dialogues_is_the_reply_to_the_nearest_context(few_dialogues, monkeypatch):
     monkeypatch.setattr(tasks, "make_task", tasks.make_task.__wrapped__)
     settings = {"data": DIALOGUE, "model": SMALL | {"max_length": 64}, "settings": {"steps": 1, "batch": 2}}
     task = tasks.DialogueTask(CPU, **DIALOGUE)
@@ -196,6 +196,15 @@ def test_the_baseline_of_a_dialogue_is_the_reply_to_the_nearest_context(few_dial
         run = run_experiment(experiment("dialogue", "Random + Vanilla", seed, question="final"), settings, CPU)
         assert ("samples" in run) == shown and run["metrics"].keys() > result["metrics"].keys()
         assert run["metrics"]["perplexity"] == pytest.approx(math.exp(run["metrics"]["test_loss"]), rel=1e-3)
+
+
+def test_one_reply_is_the_most_frequent_of_training(few_dialogues, monkeypatch):
+    task = tasks.DialogueTask(CPU, **DIALOGUE)
+    [(first, one), (second, other), *_] = task.texts["train"]
+    monkeypatch.setitem(task.texts, "train", [(first, one), (first, other), (second, other)])
+    references, found = [reply for _, reply in task.texts["test"]], task.baseline(ONE_REPLY)
+    assert found["reply"] == other != one
+    assert found["rouge_l"] == pytest.approx(rouge_l([other] * len(references), references), abs=0.006)
 
 
 # Models that know answers by heart
