@@ -50,7 +50,7 @@ def check_sampling(temperature=1.0, top_k=None, top_p=None):
     check_number("temperature", temperature)
     if top_k is not None:
         check_whole_number("top_k", top_k)
-    if top_p is not None and not (isinstance(top_p, Real) and 0 < top_p <= 1):
+    if top_p is not None and not (isinstance(top_p, Real) and top_p is not True and 0 < top_p <= 1):
         raise ValueError(f"top_p is {top_p!r}, but must be above 0 and at most 1")
 
 

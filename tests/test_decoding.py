@@ -151,6 +151,8 @@ def test_extreme_logits_and_temperatures_stay_finite_and_logits_stay_as_they_are
         ({"top_p": 1.01}, "top_p is 1.01"),
         ({"top_p": float("nan")}, "top_p is nan"),
         ({"top_p": "0.9"}, "top_p is '0.9'"),
+        ({"top_p": True}, "top_p is True"),  # it would mean 1: everything
+        ({"temperature": True}, "temperature is True"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options, message):
