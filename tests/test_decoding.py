@@ -161,6 +161,22 @@ def test_options_that_do_not_fit_are_refused(options, message):
             refusing(**options)
 
 
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("row", [[float("nan"), 1.0], [float("inf"), 1.0], [float("-inf")] * 2])
+def test_a_diverged_model_writes_nothing(row, temperature):
+    """The most likely of NaN was the first token, without a word."""
+    with refuses(ValueError, "logits must hold no NaN"):
+        sample(torch.tensor([[0.0, 1.0], row]), temperature)
+    assert sample(torch.tensor([[float("-inf"), 1.0]]), temperature).tolist() == [[1]]  # a forbidden token is none
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("shape", [(5,), (2, 3, 5)])
+def test_logits_are_those_of_one_position(shape, temperature):
+    with refuses(ValueError, f'logits must be "batch vocab", but are {shape}'):
+        sample(torch.zeros(shape), temperature)
+
+
 # Searches: a model that is a table of probabilities, one row for each beginning of an output
 
 

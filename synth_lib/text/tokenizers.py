@@ -61,7 +61,7 @@ class BytePairTokenizer:
 
 
 class WordTokenizer:
-    """One token per word, words being what stands between white space; the vocabulary is the sorted words of `texts`."""
+    """One token per word, words being what white space parts; the vocabulary is the sorted words of `texts`."""
 
     def __init__(self, texts):
         self.words = sorted({word for text in texts for word in text.split()})
