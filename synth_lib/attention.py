@@ -245,9 +245,10 @@ class CrossAttention(Attention):
                 `memory` is not as large as what the cache has read.
         """
         query = self.score.check(x, module=self)
-        if not isinstance(start, (Integral, torch.SymInt)) or start < 0 or start + query > self.score.max_length:
-            limit = f"must be whole numbers between 0 and max_length - 1 = {self.score.max_length - 1}"
-            raise ValueError(f"x stands at the positions {start} to {start + query - 1}, but they {limit}")
+        whole = isinstance(start, (Integral, torch.SymInt)) and not isinstance(start, bool)
+        if not whole or start < 0 or start + query > self.score.max_length:
+            limit = f"a whole number from 0 to max_length - query = {self.score.max_length} - {query}"
+            raise ValueError(f"start, the position of the first token of x, is {start!r}, but must be {limit}")
         length = self.score.check(memory, "memory", module=self)
         if memory.shape[0] != x.shape[0]:
             raise ValueError(f"axis batch of memory is {len(memory)}, but of x {len(x)}")

@@ -26,10 +26,14 @@ def sample(logits, temperature=1.0, *, top_k=None, top_p=None, generator=None):
             the same on every device.
 
     Raises:
-        ValueError: temperature is below 0, top_k is no whole number of at least 1, top_p is not above 0 and at most 1.
+        ValueError: an option is out of its range; logits are not "batch vocab", or NaN or infinite.
     """
     check_sampling(temperature, top_k, top_p)
+    if logits.ndim != 2:
+        raise ValueError(f'logits must be "batch vocab", but are {tuple(logits.shape)}: take one position, [:, -1]')
     logits_on_cpu = logits.double().cpu()
+    if not logits_on_cpu.amax(dim=-1).isfinite().all():
+        raise ValueError("logits must hold no NaN, and in each row a finite largest number: has the model diverged?")
     if temperature == 0:
         return logits_on_cpu.argmax(dim=-1, keepdim=True).to(logits.device)
     scaled = (logits_on_cpu - logits_on_cpu.amax(dim=-1, keepdim=True)) / temperature  # at most 0: cannot overflow
@@ -50,7 +54,7 @@ def check_sampling(temperature=1.0, top_k=None, top_p=None):
     check_number("temperature", temperature)
     if top_k is not None:
         check_whole_number("top_k", top_k)
-    if top_p is not None and not (isinstance(top_p, Real) and 0 < top_p <= 1):
+    if top_p is not None and not (isinstance(top_p, Real) and top_p is not True and 0 < top_p <= 1):
         raise ValueError(f"top_p is {top_p!r}, but must be above 0 and at most 1")
 
 

@@ -26,6 +26,7 @@ class _Model(nn.Module):
         sizes = {"vocab": vocab, "d_model": d_model, "head": head, "layer": layer, "max_length": max_length}
         for name, value in sizes.items():
             check_whole_number(name, value)
+        check_number("dropout", dropout, below=1)
         self.vocab, self.max_length = vocab, max_length
         self.token = nn.Embedding(vocab, d_model)
         self.position = nn.Embedding(max_length, d_model)
@@ -49,15 +50,19 @@ class _Model(nn.Module):
 
     def _embed(self, tokens, start=0, name="tokens"):
         """tokens "batch length", which stand at positions start, start + 1, ... -> x "batch length d_model"."""
-        if tokens.dtype != torch.int64:
-            raise TypeError(f"{name} must be int64, not {tokens.dtype}")
+        if not isinstance(tokens, torch.Tensor) or tokens.dtype != torch.int64:
+            raise TypeError(f"{name} must be int64, not {getattr(tokens, 'dtype', type(tokens).__name__)}")
         if tokens.ndim != 2:
             raise ValueError(f'{name} must be "batch length", but are {tuple(tokens.shape)}')
         length = start + tokens.shape[1]
         if tokens.shape[1] < 1 or length > self.max_length:
             raise ValueError(f"axis length of {name} is {length}, not 1 to max_length = {self.max_length}")
         position = self.position(torch.arange(start, length, device=tokens.device))
-        return self.dropout(self.token(tokens) + position)
+        try:
+            return self.dropout(self.token(tokens) + position)
+        except IndexError:  # on a CPU: others do not wait for an answer
+            found = f"lie between {int(tokens.min())} and {int(tokens.max())}"
+            raise ValueError(f"{name} {found}, but must between 0 and vocab - 1 = {self.vocab - 1}") from None
 
 
 class LanguageModel(_Model):
@@ -94,7 +99,7 @@ class LanguageModel(_Model):
 
         Raises:
             TypeError: tokens are not int64.
-            ValueError: tokens have not two axes, or length does not lie between 1 and max_length.
+            ValueError: tokens have not two axes, or a length above max_length, or, on a CPU, one is not below vocab.
         """
         with unchanged_after_error(caches or []):
             x, _ = self._run(tokens, caches, need_weights=False)
@@ -132,8 +137,8 @@ class LanguageModel(_Model):
         check_sampling(temperature, top_k, top_p)
         choose = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "generator": generator}
         caches = self.new_caches() if cache else None
-        unread = tokens[:, -self.max_length :]
         with self._evaluating():
+            unread = tokens[:, -self.max_length :] if getattr(tokens, "ndim", 0) == 2 else tokens
             self._embed(unread)
             for _ in range(count):
                 if caches and caches[0].length + unread.shape[1] > self.max_length:
@@ -163,7 +168,7 @@ class EncoderDecoder(_Model):
     def __init__(self, vocab, d_model, head, layer, max_length, score="dot_product",
                  *, cross_score="dot_product", dropout=0.0, bias=True, **score_options):  # fmt: skip
         super().__init__(vocab, d_model, head, layer, max_length, dropout)
-        if not isinstance(score, str) and any(not isinstance(name, str) for name in score):
+        if isinstance(score, (list, tuple)) and any(not isinstance(name, str) for name in score):
             raise TypeError("score must hold names: encoder and decoder would share a module")
         sizes = (d_model, head, layer, max_length)
         options = {"dropout": dropout, "bias": bias}
@@ -402,12 +407,12 @@ def _scores(score, d_model, head, layer, max_length, **options):
     if not isinstance(scores, (list, tuple)):
         raise TypeError(f"score must be a name, or a list with one for each layer, not {type(score).__name__}")
     modules = [entry for entry in scores if isinstance(entry, Score)]
+    if len(scores) != layer:
+        raise ValueError(f"score has {len(scores)} entries, but must have one for each of {layer} layers")
     if len(modules) == len(scores) and options.keys() - {"bias"}:
         raise ValueError(f"score holds ready modules; their options {sorted(options.keys() - {'bias'})} belong there")
     if len(set(modules)) < len(modules):
         raise ValueError("score holds the same module twice, but each layer needs one of its own")
-    if len(scores) != layer:
-        raise ValueError(f"score has {len(scores)} entries, but must have one for each of {layer} layers")
     seed = int(torch.randint(2**31, (), device="cpu"))  # else S and the blocks would start from the same numbers
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)

@@ -453,13 +453,12 @@ def check_scores(score, scores, x, length):
 
 
 def check_dtype(x, module, name="x"):
-    """Raise a TypeError if x has another dtype than the weights of `module`, which autocast alone can bridge."""
-    for tensor in chain(module.parameters(), module.buffers()):
-        if tensor.is_floating_point():
-            if x.dtype != tensor.dtype and not torch.is_autocast_enabled(x.device.type):
-                dtypes = f"{x.dtype}, but the layer is {tensor.dtype}"
-                raise TypeError(f"{name} is {dtypes}; convert one of them with .to({tensor.dtype})")
-            return
+    """Raise a TypeError if x has another dtype than the weights of `module`; autocast bridges all but float64."""
+    tensor = next((one for one in chain(module.parameters(), module.buffers()) if one.is_floating_point()), x)
+    bridged = torch.is_autocast_enabled(x.device.type) and torch.float64 not in (x.dtype, tensor.dtype)
+    if x.dtype != tensor.dtype and not bridged:
+        dtypes = f"{x.dtype}, but the layer is {tensor.dtype}"
+        raise TypeError(f"{name} is {dtypes}; convert one of them with .to({tensor.dtype})")
 
 
 def _linear_start(*shape, fan_in):

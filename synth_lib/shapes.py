@@ -44,8 +44,8 @@ def check_whole_number(name, value):
 
 
 def check_number(name, value, below=float("inf")):
-    """Raise a ValueError that names the option `name` unless 0 <= value < below."""
-    if not isinstance(value, Real) or not 0 <= value < below:
+    """Raise a ValueError that names the option `name` unless `value` is a number, no bool, and 0 <= value < below."""
+    if not isinstance(value, Real) or isinstance(value, bool) or not 0 <= value < below:
         limit = "a finite number of at least 0" if below == float("inf") else f"at least 0 and below {below}"
         raise ValueError(f"{name} is {value!r}, but must be {limit}")
 

@@ -308,6 +308,14 @@ def test_lower_precision_gives_the_same_within_its_rounding(score, dtype, causal
     assert all(parameter.grad.isfinite().all() for parameter in layer.parameters())
 
 
+def test_autocast_does_not_bridge_float64():
+    """It casts no float64: that ended in an error of torch."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for x, layer in ((torch.float64, torch.float32), (torch.float32, torch.float64)):
+            with pytest.raises(TypeError, match=f"x is {x}, but the layer is {layer}"):
+                Attention(4, 2, 6).to(layer)(torch.zeros(1, 3, 4, dtype=x))
+
+
 @pytest.mark.parametrize("score", ALL)
 def test_autocast(score):
     layer, x = build(score, causal=True, dtype=torch.float32), example(dtype=torch.float32)

@@ -206,12 +206,11 @@ def test_what_does_not_fit_is_refused():
         layer(x.float(), memory)
     with refuses(TypeError, "memory must be a floating-point tensor", "not NoneType"):
         layer(x, None)
-    with refuses(ValueError, "positions 3 to 8", "whole numbers between 0 and max_length - 1 = 7"):
+    for start in (3, -1, 1.0, None, "0", True):
+        with refuses(ValueError, f"start, the position of the first token of x, is {start!r}, but must be a whole"):
+            layer(x, memory, start=start)
+    with refuses(ValueError, "from 0 to max_length - query = 8 - 6"):
         layer(x, memory, start=3)
-    with refuses(ValueError, "positions -1 to 4", "between 0 and max_length - 1 = 7"):
-        layer(x, memory, start=-1)
-    with refuses(ValueError, "positions 1.0 to 6.0", "must be whole numbers"):
-        layer(x, memory, start=1.0)
     layer(x, memory, start=2)  # the last position that there is
     with refuses(ValueError, "axis key of mask is 6, but must be 4 or 1"):
         layer(x, memory, torch.ones(BATCH, QUERY).bool())

@@ -151,12 +151,30 @@ def test_extreme_logits_and_temperatures_stay_finite_and_logits_stay_as_they_are
         ({"top_p": 1.01}, "top_p is 1.01"),
         ({"top_p": float("nan")}, "top_p is nan"),
         ({"top_p": "0.9"}, "top_p is '0.9'"),
+        ({"top_p": True}, "top_p is True"),  # it would mean 1: everything
+        ({"temperature": True}, "temperature is True"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options, message):
     for refusing in (lambda **options: sample(FIVE, **options), check_sampling):
         with refuses(ValueError, message):
             refusing(**options)
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("row", [[float("nan"), 1.0], [float("inf"), 1.0], [float("-inf")] * 2])
+def test_a_diverged_model_writes_nothing(row, temperature):
+    """The most likely of NaN was the first token, without a word."""
+    with refuses(ValueError, "logits must hold no NaN"):
+        sample(torch.tensor([[0.0, 1.0], row]), temperature)
+    assert sample(torch.tensor([[float("-inf"), 1.0]]), temperature).tolist() == [[1]]  # a forbidden token is none
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("shape", [(5,), (2, 3, 5)])
+def test_logits_are_those_of_one_position(shape, temperature):
+    with refuses(ValueError, f'logits must be "batch vocab", but are {shape}'):
+        sample(torch.zeros(shape), temperature)
 
 
 # Searches: a model that is a table of probabilities, one row for each beginning of an output

@@ -162,6 +162,8 @@ def test_attention_maps_are_causal_rows(score):
         ({"head": 5}, "head = 5 does not divide d_model = 12"),
         ({"score": "nothing"}, "unknown score"),
         ({"score": "dense", "rank": 3}, "has an option rank"),
+        ({"score": [], "rank": 3}, "score has 0 entries"),  # not: its modules have options of their own
+        *(({"dropout": value}, "dropout is .*, but must be at least 0") for value in (None, "a", 1.5, True)),
     ],
 )
 def test_what_does_not_fit_is_refused(options, message):
@@ -184,6 +186,16 @@ def test_tokens_that_do_not_fit_are_refused():
     for length in (0, 9):
         with pytest.raises(ValueError, match=f"length of tokens is {length}, not 1 to max_length = 8"):
             model(torch.zeros(2, length, dtype=torch.int64))
+    for call in (model, model.attention_maps, lambda tokens: model.generate(tokens, 1)):
+        with pytest.raises(ValueError, match=r'must be "batch length", but are \(3,\)'):
+            call(torch.zeros(3, dtype=torch.int64))
+        with pytest.raises(TypeError, match="tokens must be int64, not list"):
+            call([[1, 2]])
+        for wrong in (VOCAB, -1):
+            low, high = sorted([0, wrong])
+            limit = f"tokens lie between {low} and {high}, but must between 0 and vocab - 1 = {VOCAB - 1}"
+            with pytest.raises(ValueError, match=limit):
+                call(torch.tensor([[0, wrong]]))
 
 
 def test_greedy_is_the_argmax_of_the_last_max_length_tokens():
@@ -550,6 +562,9 @@ def test_what_does_not_fit_the_encoder_decoder_is_refused():
         model(source, target, [7, 8, 3])
     with refuses(TypeError, "lengths must be whole numbers"):
         model(source, target, [7.0, 3.0, 3.0])
+    for score in (None, Dense(D_MODEL, HEAD, MAX_LENGTH)):
+        with refuses(TypeError, f"score must be a name, or a list with one for each layer, not {type(score).__name__}"):
+            EncoderDecoder(VOCAB, D_MODEL, HEAD, 1, MAX_LENGTH, score)
     with refuses(TypeError, "score must hold names"):
         EncoderDecoder(VOCAB, D_MODEL, HEAD, 1, MAX_LENGTH, [Dense(D_MODEL, HEAD, MAX_LENGTH)])
     with refuses(ValueError, "unknown score"):

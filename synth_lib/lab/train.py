@@ -19,6 +19,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache, cached_property
+from numbers import Integral
 from pathlib import Path
 
 import torch
@@ -60,20 +61,30 @@ class Settings:
     seed: int = _setting(0, "of the start of the model, the order of the data, and dropout")
 
     def __post_init__(self):
+        def keep(name, number):  # of numpy's numbers the plain ones: others no checkpoint gives back
+            object.__setattr__(self, name, number)
+
         for name in ("steps", "batch", "evaluate_every"):
             check_whole_number(name, getattr(self, name))
+            keep(name, int(getattr(self, name)))
         if self.warmup is None:
-            object.__setattr__(self, "warmup", min(100, self.steps // 10))
+            keep("warmup", min(100, self.steps // 10))
         for name in ("warmup", "weight_decay", "r_weight_decay", "learning_rate", "r_learning_rate_factor", "clip",
                      "beta1", "beta2", "final_learning_rate"):  # fmt: skip
             check_number(name, getattr(self, name))
+            if type(getattr(self, name)) not in (int, float):
+                keep(name, float(getattr(self, name)))
             if getattr(self, name) == 0 and name in ("learning_rate", "r_learning_rate_factor", "clip"):
                 raise ValueError(f"{name} is 0, but must be above 0")
         for name in ("beta1", "beta2"):
             if getattr(self, name) >= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, but must be below 1")
-        if not isinstance(self.seed, int) or not 0 <= self.seed < 2**63:
+        if not isinstance(self.seed, Integral) or isinstance(self.seed, bool) or not 0 <= self.seed < 2**63:
             raise ValueError(f"seed is {self.seed!r}, but must be a whole number from 0 to 2**63 - 1")
+        keep("seed", int(self.seed))
+        if self.warmup != int(self.warmup):
+            raise ValueError(f"warmup is {self.warmup}, but must be a whole number of steps")
+        keep("warmup", int(self.warmup))
         if self.final_learning_rate > 1:
             raise ValueError(f"final_learning_rate is {self.final_learning_rate}, but must be a share of at most 1")
         if self.warmup > self.steps:
@@ -99,7 +110,7 @@ def train(
             It remembers nothing: a run that is resumed calls it with the same generator and step.
         eval_batches: a list of such batches; the curve is the mean loss over them.
         settings: a `Settings`. Its seed also seeds torch, for dropout.
-        config: what is trained, a dictionary of plain values, for the record and the checkpoint.
+        config: what is trained, a dictionary of plain values, which JSON can hold, for the record and the checkpoint.
         loss, unit: loss(model, *tensors) -> the mean over a batch, a scalar, in this unit.
         count: count(*tensors) -> how many units the loss of a batch is the mean of. Default: every number of the last
             tensor, the targets.
@@ -115,7 +126,8 @@ def train(
         KeyboardInterrupt: Ctrl-C, after the step was finished and saved. A second Ctrl-C stops at once.
         FloatingPointError: the loss is not finite; the record says failed, the last good checkpoint stays.
         FileNotFoundError, ValueError: no checkpoint to resume, or it is damaged, or of other settings, other batches,
-            another model, loss, device or version of torch. A model may be compiled, or no longer be.
+            another model, loss, device or version of torch. A model may be compiled, or no longer be. `config` holds
+            something else than plain values; the evaluation batches hold no unit.
         FileExistsError: `folder` holds a checkpoint, and `resume` is not set: it would be lost.
     """
     folder = folder and Path(folder)
@@ -216,7 +228,11 @@ class _Run:
     """A run: what a checkpoint holds of it, and the parts of a step, in the order of their use."""
 
     def __init__(self, model, get_batch, eval_batches, settings, config, loss, unit, count, device, folder):
-        self.get_batch, self.eval_batches, self.settings, self.config = get_batch, list(eval_batches), settings, config
+        self.get_batch, self.eval_batches, self.settings = get_batch, list(eval_batches), settings
+        try:  # what no record can hold would be found after the training, and its checkpoint could not be read
+            self.config = json.loads(json.dumps(config, allow_nan=False))
+        except (TypeError, ValueError) as problem:
+            raise ValueError(f"config must hold plain values alone, as JSON does: {problem}") from None
         if not self.eval_batches:
             raise ValueError("eval_batches is empty, but the loss is measured on one batch or more")
         self.loss, self.unit, self.count, self.device, self.folder = loss, unit, count, device, folder
@@ -390,7 +406,10 @@ def _refuse_difference(path, saved, now, advice):
 
 @torch.no_grad()
 def mean_loss(model, loss, batches, count=None, device=None):
-    """The mean of a loss over all units of all batches, each batch counted as often as it has units; see `train`."""
+    """The mean of a loss over all units of all batches, each batch counted as often as it has units; see `train`.
+
+    Raises ValueError if they have none.
+    """
     total = units = 0
     with evaluating(model):
         for batch in batches:
@@ -398,6 +417,8 @@ def mean_loss(model, loss, batches, count=None, device=None):
             number = int(count(*batch)) if count else batch[-1].numel()
             total += loss(model, *batch).item() * number
             units += number
+    if not units:
+        raise ValueError("the batches hold nothing to measure: their loss is the mean of 0 units")
     return total / units
 
 

@@ -38,13 +38,13 @@ def bleu(translations, references, order=4):
     """BLEU of a list of translations against one reference each: (score from 0 to 100, signature of sacrebleu).
 
     The signature says how the texts were split and smoothed; give it with the score. It does not say `order`, the
-    longest runs of words that are compared: 4, or 1 for BLEU-1. Raises ValueError if the
-    numbers of texts differ.
+    longest runs of words that are compared: 4, or 1 for BLEU-1. Raises ValueError if the numbers of texts differ, if
+    there is none, or if order is no whole number of at least 1; TypeError for one text instead of a list.
     """
     import sacrebleu  # here, so that the other baselines work where it is not installed
 
-    if len(translations) != len(references):
-        raise ValueError(f"there are {len(translations)} translations but {len(references)} references")
+    check_whole_number("order", order)
+    _check_pairs("translations", translations, references)
     metric = sacrebleu.BLEU(max_ngram_order=order)
     return metric.corpus_score(translations, [references]).score, str(metric.get_signature())
 
@@ -53,10 +53,10 @@ def rouge_l(texts, references):
     """ROUGE-L, from 0 to 100: the mean over all pairs of the F1 of their longest common subsequence of words.
 
     Words are runs of letters a to z and digits, in lower case; a text without a word has 0. (Lin 2004, with the same
-    weight for precision and recall.) Raises ValueError if the numbers of texts differ, or if there is none.
+    weight for precision and recall.) Raises ValueError if the numbers of texts differ, or if there is none; TypeError
+    for one text instead of a list.
     """
-    if len(texts) != len(references) or not texts:
-        raise ValueError(f"there are {len(texts)} texts but {len(references)} references; one each, and at least one")
+    _check_pairs("texts", texts, references)
 
     def f1(text, reference):
         one, other = (re.findall("[a-z0-9]+", part.lower()) for part in (text, reference))
@@ -69,6 +69,13 @@ def rouge_l(texts, references):
         return 2 * longest[-1] / max(1, len(one) + len(other))
 
     return 100 * sum(map(f1, texts, references)) / len(texts)
+
+
+def _check_pairs(name, texts, references):
+    if isinstance(texts, str) or isinstance(references, str):  # its letters would be compared
+        raise TypeError(f"{name} and references must be lists of texts, not one text")
+    if len(texts) != len(references) or not texts:
+        raise ValueError(f"there are {len(texts)} {name} but {len(references)} references; one each, and at least one")
 
 
 def tfidf_logistic_regression(train, test):
@@ -100,8 +107,9 @@ def ngram_loss(train, inputs, targets, order, vocab, *, extra=10, per_follower=0
     (count(context, token) + 1) / (count(context) + vocab). A weight that grows with the number of different followers
     is the idea of Witten and Bell 1991, "The zero-frequency problem"; their method C has extra 0 and per_follower 1.
 
-    Raises ValueError if order is no whole number of at least 1, if vocab ** order does not fit an int64, if a token
-    is not below vocab, if extra or per_follower is no finite number of at least 0, or if both are 0.
+    Raises ValueError if order is no whole number of at least 1, if vocab ** order does not fit an int64, if there is no
+    token, or one is not int64 or not from 0 to vocab - 1, if inputs and targets differ in shape, if extra or
+    per_follower is no finite number of at least 0, or if both are 0.
     """
     check_whole_number("order", order)
     check_number("extra", extra)
@@ -141,9 +149,16 @@ def _ngram_counts(train, inputs, targets, order, vocab):
     """
     if vocab**order >= 2**63:
         raise ValueError(f"order is {order}, too large for a vocab of {vocab}: {vocab}**{order} does not fit an int64")
-    largest = int(max(tokens.max() for tokens in (train, inputs, targets)))
-    if largest >= vocab:
-        raise ValueError(f"vocab is {vocab}, but there is a token {largest}")
+    if train.dim() != 1 or inputs.dim() != 2 or inputs.shape != targets.shape:
+        shapes = ", ".join(str(tuple(tokens.shape)) for tokens in (train, inputs, targets))
+        raise ValueError(f'train must be "length", inputs and targets "batch length", but their shapes are {shapes}')
+    for tokens in (train, inputs, targets):
+        if tokens.dtype != torch.int64 or not tokens.numel():  # in a smaller type the number of a run does not fit
+            raise ValueError(f"train, inputs and targets must hold int64 tokens, but one has {tokens.numel()} of "
+                             f"{tokens.dtype}")  # fmt: skip
+        for token in (int(tokens.max()), int(tokens.min())):
+            if not 0 <= token < vocab:
+                raise ValueError(f"vocab is {vocab}, but there is a token {token}")
     windows = torch.cat([inputs, targets[:, -1:]], dim=1)
     counts = [(_count(train.sort().values, targets) + 1) / (len(train) + vocab)]
     for length in range(2, min(order, windows.shape[1]) + 1):

@@ -16,6 +16,7 @@ import lzma
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import compress
+from numbers import Integral
 from pathlib import Path
 
 import torch
@@ -167,10 +168,13 @@ class Corpus:
 def make_corpus(tokenizer, texts, encode, max_length=None):
     """The Corpus of texts {split: [text of an example, ...]}; encode(text) gives the example.
 
-    max_length=None keeps every example; a number drops those that need more room. Raises ValueError if that
-    leaves a split empty.
+    max_length=None keeps every example; a number drops those that need more room. Raises ValueError if a split is
+    empty, or if that leaves it empty.
     """
     encoded = {split: [encode(text) for text in rows] for split, rows in texts.items()}
+    for split, examples in encoded.items():
+        if not examples:
+            raise ValueError(f"the split {split} has no example")
     if max_length is None:
         max_length = max(_length(example) for examples in encoded.values() for example in examples)
     check_whole_number("max_length", max_length)
@@ -270,8 +274,12 @@ def pad(sequences, padding=0, length=None):
     """Token sequences of different lengths as one tensor: (tokens "batch length", lengths "batch"), int64.
 
     The token `padding` fills the right of each row. length=None is the longest sequence. Raises ValueError if a
-    sequence is longer than `length`, or if there is none.
+    sequence is longer than `length`, or holds other than whole numbers, or if there is none.
     """
+    sequences = [torch.as_tensor(sequence) for sequence in sequences]
+    for sequence in sequences:
+        if len(sequence) and sequence.is_floating_point():
+            raise ValueError(f"tokens must be whole numbers, not {sequence.dtype}")
     lengths = torch.tensor([len(sequence) for sequence in sequences], dtype=torch.int64)
     if not len(lengths):
         raise ValueError("pad needs at least one sequence, not 0")
@@ -282,7 +290,7 @@ def pad(sequences, padding=0, length=None):
         raise ValueError(f"length is {length}, but the longest sequence has {longest} tokens")
     tokens = torch.full((len(lengths), length), padding, dtype=torch.int64)
     for row, sequence in zip(tokens, sequences, strict=True):
-        row[: len(sequence)] = torch.as_tensor(sequence)
+        row[: len(sequence)] = sequence
     return tokens, lengths
 
 
@@ -305,8 +313,13 @@ def translation_batch(pairs, tokenizer, length=None):
 
 
 def classification_batch(examples, tokenizer, length=None):
-    """Examples (tokens, label) as (tokens "batch length", lengths "batch", labels "batch"), padded as pad does."""
+    """Examples (tokens, label) as (tokens "batch length", lengths "batch", labels "batch"), padded as pad does.
+
+    Raises ValueError as pad does, or if a label is no whole number.
+    """
     tokens, lengths = pad([tokens for tokens, _ in examples], tokenizer.padding, length)
+    if wrong := [label for _, label in examples if label != int(label)]:
+        raise ValueError(f"labels must be whole numbers, not {wrong[0]}")
     return tokens, lengths, torch.tensor([label for _, label in examples], dtype=torch.int64)
 
 
@@ -342,10 +355,10 @@ def evaluation_windows(tokens, length, count):
     """`count` windows spread evenly over tokens "length": (inputs, targets), both "batch length".
 
     They are the same at every call, and no two share a target. Raises ValueError if the text is too short for
-    that.
+    that, or `count` is no whole number of at least 1.
     """
     available = (_starts(tokens, length) - 1) // length + 1
-    if not 1 <= count <= available:
+    if not isinstance(count, Integral) or not 1 <= count <= available:
         total = len(tokens)
         raise ValueError(f"{total} tokens hold 1 to {available} windows of length {length}, not {count}")
     return _windows(tokens, torch.arange(count) * available // count * length, length)
@@ -354,6 +367,8 @@ def evaluation_windows(tokens, length, count):
 def _starts(tokens, length):
     """At how many positions a window, with the target of its last token, can start."""
     check_whole_number("length", length)
+    if tokens.dim() != 1:
+        raise ValueError(f'tokens must be "length", but have the shape {tuple(tokens.shape)}')
     if len(tokens) <= length:
         raise ValueError(f"a window of length {length} needs {length + 1} tokens, not {len(tokens)}")
     return len(tokens) - length

@@ -3,6 +3,8 @@
 import tokenizers
 import torch
 
+from synth_lib.shapes import check_whole_number
+
 
 class CharacterTokenizer:
     """One token per character; the vocabulary is the sorted characters of `text`."""
@@ -28,11 +30,14 @@ class BytePairTokenizer:
     """Byte-pair tokens: starting from the 256 bytes, the most frequent neighbours in `text` become one token.
 
     `vocab` is the number of tokens, at least 256. The attribute of the same name is what was reached: a short
-    text has fewer pairs to merge. Any text can be encoded, since every byte is a token. The same text and
-    size give the same tokens.
+    text has fewer pairs to merge. Any text that UTF-8 can write can be encoded, since every byte is a token.
+    The same text and size give the same tokens.
+
+    Raises ValueError if `vocab` is no whole number of at least 256.
     """
 
     def __init__(self, text, vocab=1024):
+        check_whole_number("vocab", vocab)
         if vocab < 256:
             raise ValueError(f"vocab must be at least 256, one token for each byte, not {vocab}")
         byte_level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -46,7 +51,8 @@ class BytePairTokenizer:
         self.vocab = self.model.get_vocab_size()
 
     def encode(self, text):
-        """Tokens, int64 "length"."""
+        """Tokens, int64 "length". Raises ValueError for half of a surrogate pair, which UTF-8 cannot write."""
+        text.encode("utf8")
         return torch.tensor(self.model.encode(text).ids, dtype=torch.int64)
 
     def decode(self, tokens):
@@ -55,7 +61,7 @@ class BytePairTokenizer:
 
 
 class WordTokenizer:
-    """One token per word, words being what stands between spaces; the vocabulary is the sorted words of `texts`."""
+    """One token per word, words being what white space parts; the vocabulary is the sorted words of `texts`."""
 
     def __init__(self, texts):
         self.words = sorted({word for text in texts for word in text.split()})
@@ -110,7 +116,12 @@ class SpecialTokens:
 
 def _checked(tokens, vocab):
     """The tokens as a list of whole numbers below `vocab`: a list would count a negative one from its end."""
-    tokens = torch.as_tensor(tokens).tolist()
+    tokens = torch.as_tensor(tokens)
+    if tokens.dim() != 1:
+        raise ValueError(f'tokens must be "length", but have the shape {tuple(tokens.shape)}: one text at a time')
+    if len(tokens) and (tokens.is_floating_point() or tokens.dtype == torch.bool):
+        raise ValueError(f"tokens must be whole numbers, not {tokens.dtype}")
+    tokens = tokens.tolist()
     wrong = [token for token in tokens if not 0 <= token < vocab]
     if wrong:
         raise ValueError(f"tokens must lie between 0 and {vocab - 1}, not {wrong[0]}")

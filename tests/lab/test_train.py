@@ -10,6 +10,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -417,12 +418,37 @@ def test_an_evaluation_that_is_not_finite_fails_too(tmp_path):
         ({"final_learning_rate": 1.5}, "final_learning_rate is 1.5, but must be a share of at most 1"),
         ({"seed": -1}, r"seed is -1, but must be a whole number from 0 to 2\*\*63 - 1"),
         ({"seed": 2**63}, "seed is 9223372036854775808, but must"),
+        ({"seed": True}, "seed is True, but must be a whole number"),
+        ({"warmup": 1.5}, "warmup is 1.5, but must be a whole number of steps"),
+        ({"learning_rate": True}, "learning_rate is True, but must be a finite number"),
         ({"precision": "half"}, "precision must be auto, float32 or bfloat16, not 'half'"),
     ],
 )
 def test_settings_out_of_range_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         few(**changes)
+
+
+def test_numbers_of_numpy_are_kept_as_plain_ones(tmp_path):
+    """Else no record could be written after the training, and no checkpoint read."""
+    numbers = few(steps=np.int64(2), batch=np.int64(4), warmup=np.int64(1), evaluate_every=np.int64(1),
+                  seed=np.int64(1), learning_rate=np.float32(0.5), clip=np.float64(2))  # fmt: skip
+    assert numbers == few(steps=2, batch=4, warmup=1, evaluate_every=1, seed=1, learning_rate=0.5, clip=2.0)
+    assert {type(value) for value in asdict(numbers).values()} == {int, float, str}
+    record = run(numbers, folder=tmp_path)[1]
+    assert run(numbers, folder=tmp_path, resume=True)[1]["curve"] == record["curve"]
+
+
+@pytest.mark.parametrize("value", [Path("a"), np.int64(3), float("nan"), {1, 2}])
+def test_a_config_that_no_record_can_hold_is_refused_before_the_training(tmp_path, value):
+    with pytest.raises(ValueError, match="config must hold plain values alone"):
+        by_hand(small(), tmp_path, resume=False, config={"value": value})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_config_of_tuples_is_resumed_as_one_of_lists(tmp_path):
+    by_hand(small(), tmp_path, resume=False, config={"score": ("dense", np.float64(2))})
+    by_hand(small(), tmp_path, resume=True, config={"score": ["dense", 2.0]})
 
 
 def test_the_defaults_are_those_that_are_told():
@@ -611,14 +637,14 @@ def test_a_checkpoint_of_another_text_or_torch_is_refused_by_name(tmp_path, monk
         run(folder=tmp_path, resume=True)
 
 
-def by_hand(model, folder, resume=True, get_batch=None, eval_batches=None, **options):
+def by_hand(model, folder, resume=True, get_batch=None, eval_batches=None, config=None, **options):
     """Train on inputs that each step draws anew."""
     get_batch = get_batch or (lambda generator, step: (inputs(generator),) * 2)
     if eval_batches is None:
         eval_batches = [(inputs(torch.Generator().manual_seed(seed)),) * 2 for seed in (0, 1)]
     return train(
-        model, get_batch, eval_batches, Settings(steps=4, batch=2, evaluate_every=2), config={}, folder=folder,
-        resume=resume, device="cpu", progress=False, **options,
+        model, get_batch, eval_batches, Settings(steps=4, batch=2, evaluate_every=2), config=config or {},
+        folder=folder, resume=resume, device="cpu", progress=False, **options,
     )  # fmt: skip
 
 
@@ -695,6 +721,9 @@ def test_the_mean_loss_counts_each_batch_as_often_as_it_has_units():
     batches = [(torch.ones(2, 3),), (torch.full((2, 1), 5.0),)]
     assert mean_loss(nn.Identity(), lambda model, numbers: numbers.mean(), batches) == 2
     assert mean_loss(nn.Identity(), lambda model, numbers: numbers.mean(), batches, count=len) == 3
+    for nothing in ([], [(torch.ones(0, 3),)]):
+        with pytest.raises(ValueError, match="the batches hold nothing to measure"):
+            mean_loss(nn.Identity(), lambda model, numbers: numbers.sum(), nothing)
 
 
 @pytest.mark.parametrize("compiled_first", [True, False])

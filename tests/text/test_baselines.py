@@ -75,6 +75,11 @@ def test_bleu_is_that_of_sacrebleu():
     assert bleu(["the cat sat on"], ["the cat sat on the mat"])[0] == pytest.approx(100 * 2.718281828 ** (1 - 6 / 4))
     with pytest.raises(ValueError, match="1 translations but 2 references"):
         bleu(["a"], ["a", "b"])
+    with pytest.raises(ValueError, match="0 translations but 0 references"):
+        bleu([], [])
+    for order in (0, 1.5):  # 0 gave a BLEU of 0
+        with pytest.raises(ValueError, match=f"order is {order}"):
+            bleu(["a"], ["a"], order)
 
 
 @pytest.mark.parametrize(
@@ -99,6 +104,9 @@ def test_rouge_l_by_hand(text, reference, value):
 def test_rouge_l_needs_pairs():
     with pytest.raises(ValueError, match="2 texts but 1 references"):
         rouge_l(["a", "b"], ["a"])
+    for metric in (rouge_l, bleu):  # they compared letter with letter
+        with pytest.raises(TypeError, match="must be lists of texts, not one text"):
+            metric("one text", "one text")
 
 
 def test_a_linear_classifier_reads_words():
@@ -227,6 +235,16 @@ def test_ngrams_refuse_what_they_cannot_count():
         ngram_loss(tokens, *windows, 8, 1024)
     with pytest.raises(ValueError, match="vocab is 3, but there is a token 3"):
         ngram_loss(tokens, *windows, 2, 3)
+    ignored = windows[0], windows[1].masked_fill(windows[1] == 2, -1)  # it was counted like a token
+    with pytest.raises(ValueError, match="vocab is 4, but there is a token -1"):
+        ngram_loss(tokens, *ignored, 2, 4)
+    # 100 ** 6 does not fit their numbers, which then meet others by chance.
+    with pytest.raises(ValueError, match="must hold int64 tokens, but one has 4 of torch.int32"):
+        ngram_loss(tokens.int(), *(part.int() for part in windows), 6, 100)
+    with pytest.raises(ValueError, match="must hold int64 tokens, but one has 0 of torch.int64"):
+        ngram_loss(tokens[:0], *windows, 2, 4)
+    with pytest.raises(ValueError, match=r"their shapes are \(4,\), \(1, 3\), \(1, 2\)"):
+        ngram_loss(tokens, windows[0], windows[1][:, :2], 2, 4)
     for name in ("extra", "per_follower"):
         for value in (-1, math.nan, math.inf, "10"):
             with pytest.raises(ValueError, match=f"{name} is {value!r}, but must be a finite number of at least 0"):

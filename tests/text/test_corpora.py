@@ -289,6 +289,28 @@ def test_one_vocabulary_knows_both_languages(german):
     assert len(german.tokenizer.encode(" the")) == len(german.tokenizer.encode(" nicht")) == 1
 
 
+def test_half_a_token_or_label_is_refused_and_not_cut(german):
+    with pytest.raises(ValueError, match="tokens must be whole numbers, not torch.float32"):
+        pad([[1, 2], [1.7]])
+    with pytest.raises(ValueError, match="labels must be whole numbers, not 1.7"):
+        classification_batch([(torch.tensor([5]), 1.7)], german.tokenizer)
+    assert pad([[], [1]])[0].tolist() == [[0], [1]]  # an empty list has no numbers
+
+
+def test_windows_name_what_does_not_fit():
+    tokens = torch.arange(20)
+    with pytest.raises(ValueError, match="windows of length 3, not 2.0"):
+        evaluation_windows(tokens, 3, 2.0)
+    for windows in (random_windows, evaluation_windows):
+        with pytest.raises(ValueError, match=r'tokens must be "length", but have the shape \(10, 2\)'):
+            windows(tokens.view(10, 2), 3, 1, *[torch.Generator()] * (windows is random_windows))
+
+
+def test_a_split_without_an_example_is_named(german):
+    with pytest.raises(ValueError, match="the split valid has no example"):
+        make_corpus(german.tokenizer, {"train": ["a"], "valid": []}, lambda text: (torch.tensor([1]), 0))
+
+
 def test_padding_stands_on_the_right():
     tokens, lengths = pad([torch.tensor([5, 6, 7]), [8], torch.tensor([], dtype=torch.int64)])
     assert tokens.tolist() == [[5, 6, 7], [8, 0, 0], [0, 0, 0]] and lengths.tolist() == [3, 1, 0]

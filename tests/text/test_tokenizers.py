@@ -70,6 +70,22 @@ def test_a_token_that_does_not_exist_is_no_text(kind):
             tokenizer.decode([0, wrong])
 
 
+@pytest.mark.parametrize("tokens", [[[0, 1]], 0, [0.5], [0.0], [True]])
+@pytest.mark.parametrize("kind", [CharacterTokenizer, lambda text: SpecialTokens(CharacterTokenizer(text))])
+def test_what_is_no_list_of_tokens_is_refused(kind, tokens):
+    """A whole batch, one token alone; and half a token, which was left out as if it were a special one."""
+    with pytest.raises(ValueError, match='tokens must be (whole numbers|"length", but have the shape)'):
+        kind("abc").decode(tokens)
+
+
+def test_byte_pairs_name_what_they_cannot_do():
+    for vocab in (300.5, None, True):
+        with pytest.raises(ValueError, match=f"vocab is {vocab}, but must be a whole number"):
+            BytePairTokenizer("abc", vocab)
+    with pytest.raises(ValueError, match="surrogates not allowed"):
+        BytePairTokenizer("abc").encode("a\ud800")
+
+
 def test_byte_pairs_are_the_same_in_another_process():
     code = "from tests.text.test_tokenizers import small; print(small())"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, cwd=DATA.parent)
