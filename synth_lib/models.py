@@ -62,7 +62,7 @@ class _Model(nn.Module):
             return self.dropout(self.token(tokens) + position)
         except IndexError:  # on a CPU: others do not wait for an answer
             found = f"lie between {int(tokens.min())} and {int(tokens.max())}"
-            raise ValueError(f"{name} {found}, but must between 0 and vocab - 1 = {self.vocab - 1}") from None
+            raise ValueError(f"{name} {found}, but must lie between 0 and vocab - 1 = {self.vocab - 1}") from None
 
 
 class LanguageModel(_Model):

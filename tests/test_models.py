@@ -193,7 +193,7 @@ def test_tokens_that_do_not_fit_are_refused():
             call([[1, 2]])
         for wrong in (VOCAB, -1):
             low, high = sorted([0, wrong])
-            limit = f"tokens lie between {low} and {high}, but must between 0 and vocab - 1 = {VOCAB - 1}"
+            limit = f"tokens lie between {low} and {high}, but must lie between 0 and vocab - 1 = {VOCAB - 1}"
             with pytest.raises(ValueError, match=limit):
                 call(torch.tensor([[0, wrong]]))
 
