@@ -1,6 +1,7 @@
 """What one student's notebook, file or folder can do to the grading of all others: nothing that nobody sees."""
 
 import csv
+import dataclasses
 import json
 import os
 import platform
@@ -416,6 +417,9 @@ def test_what_was_graded_without_the_sandbox_does_not_count_with_it():
     course = courses.read(["02"])
     assert grading_tool.fingerprint(course, True) == grading_tool.fingerprint(courses.read(["02"]), True)
     assert grading_tool.fingerprint(course, True) != grading_tool.fingerprint(course, False)
+    chapter = dataclasses.replace(course.chapters["02"], not_run=("x = 1",))
+    changed = dataclasses.replace(course, chapters={"02": chapter})
+    assert grading_tool.fingerprint(course, True) != grading_tool.fingerprint(changed, True)
 
 
 def test_unprotected_says_what_it_gives_up_before_anything_is_run(tmp_path, monkeypatch, capsys):
@@ -582,7 +586,7 @@ def test_nothing_but_a_file_of_some_size_is_opened(tmp_path, monkeypatch):
     monkeypatch.setattr(grading_tool, "open", None, raising=False)
     for student, submission in submissions.find(tmp_path).items():
         (path,) = submission.notebooks
-        assert grading_tool.file_key(student, path, "base").startswith(f"base/{student}/a.ipynb/")
+        assert grading_tool.file_key(Path(student) / path.name, path, "base").startswith(f"base/{student}/a.ipynb/")
         with pytest.raises(submissions.Refused, match=says[student]):
             submissions.read(path)
 
@@ -674,6 +678,7 @@ def test_a_table_that_a_teacher_has_edited_is_kept(tmp_path):
     edited = out.read_text(encoding="utf8") + "bob,by hand\n"
     out.write_text(edited, encoding="utf8")
     grading_tool.write_table([row], course, out)
+    grading_tool.write_table([{**row, "student": "eve"}], course, out)  # later somebody hands in again
     assert (tmp_path / "grades.csv.before").read_text(encoding="utf8") == edited
 
 
