@@ -35,6 +35,7 @@ sys.path.insert(0, str(ROOT))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from synth_lib import checks  # noqa: E402
+from synth_lib.checks.engine import KNOWN  # noqa: E402
 from tools.build_notebooks import write_whole  # noqa: E402
 from tools.classroom import course as courses  # noqa: E402
 from tools.classroom import feedback, sandbox, submissions  # noqa: E402
@@ -360,7 +361,8 @@ def mark_names(rows, handed_in, folder):
     """Ask for a look at what may be the work of two students, or of one under two names."""
     alike = {}
     for row, (student, submission) in zip(rows, handed_in.items(), strict=True):
-        name = unicodedata.normalize("NFKC", " ".join(submissions.COPY.sub("", student).split())).casefold()
+        name = " ".join(submissions.COPY.sub("", printable(student)).split())
+        name = unicodedata.normalize("NFKC", name).casefold()
         alike.setdefault(name, []).append(row)
         places = [path.relative_to(folder).parts for path in submission.notebooks]
         loose = [parts[0] for parts in places if len(parts) == 1]
@@ -417,7 +419,7 @@ def write_diagnoses(results, course, out):
     counts = {key: Counter() for key in course.worth}
     for key, (status, message, _) in (item for result in results for item in result["verdicts"].items()):
         if status == "wrong":
-            _, _, text = message.partition("This looks like a known mistake: ")
+            _, _, text = message.partition(KNOWN)
             known = [
                 one.diagnosis
                 for one in checks.find(key).wrong  # that of one part of a result stands behind the part's name

@@ -94,6 +94,7 @@ def judge(student, key, name, course):
     return min(verdicts, key=lambda verdict: order.index(verdict[0]))
 
 
+LACKING = ("ModuleNotFoundError: ", "FileNotFoundError: ", "PermissionError: ")  # where it is graded, at least
 LONGEST = 2000  # characters of what a check says of an answer
 
 
@@ -144,6 +145,8 @@ def explain(result, student, cells, chapter):
                 message += f" But: {named[number]} cannot be read, and may hold a part of it."
             elif helper is not None:
                 message += f" But: {named[helper]} should define that, and does not run: {troubled[helper]}."
+            elif message.startswith("Your code stops") and any(error in message for error in LACKING):
+                message += " But: on another machine it may run. It must need no file and no package of its own."
             elif renamed:
                 message = f"{keep(name, renamed)} {message}"
             else:

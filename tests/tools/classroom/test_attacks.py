@@ -625,9 +625,19 @@ def test_names_that_are_easily_taken_for_another_get_a_look(tmp_path):
     grading_tool.mark_names(rows, handed_in, tmp_path)
     reasons = {row["student"]: (row["needs_review"], row["reason"]) for row in rows}
     assert reasons["Zoe 1"] == reasons["zoe  1"] == (True, 'the names "Zoe 1" and "zoe  1" look the same')
-    assert reasons["bob"] == (True, '"bob" is a folder and a file beside it; both are taken for one student\'s')
+    both = "both are taken for one student's; There are 2 notebooks of chapter 02; the best answer counts"
+    assert reasons["bob"] == (True, f'"bob" is a folder and a file beside it; {both}')
     assert reasons["dan"][0] and "are of one chapter, and taken for the work of one student" in reasons["dan"][1]
     assert reasons["eve"] == reasons['" "'] == (False, "all right")
+
+
+def test_names_that_are_printed_alike_get_a_look(tmp_path):
+    """From an archive of another encoding: as bytes they differ, and both are shown with a question mark."""
+    names = [os.fsdecode(name) for name in (b"M\xfcller", b"M\xf6ller")]
+    course = courses.read(["02"])
+    rows = [grading_tool.row_of(name, [], course) for name in names]
+    grading_tool.mark_names(rows, dict.fromkeys(names, submissions.Submission([], [])), tmp_path)
+    assert all(row["needs_review"] and row["reason"].startswith('the names "M?ller" and "M?ller" ') for row in rows)
 
 
 @can_grade

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import types
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from tools.build_notebooks import build, cut_solution
 from tools.classroom import assignment, protocol, sandbox, submissions
 from tools.classroom import course as courses
 from tools.classroom import grade as grading_tool
-from tools.classroom.grading import grade
+from tools.classroom.grading import Result, explain, grade
 from tools.classroom.student import ForkServer, Student
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -73,6 +74,21 @@ def test_a_known_mistake_can_be_worth_a_share():
     course = dataclasses.replace(COURSE, partial={"02.2": {"no relu": 0.25}})
     assert course.points("02.2", "wrong", "This looks like a known mistake: there is no relu, so ...") == 0.5
     assert course.points("02.2", "wrong", "Not yet.") == 0 and course.points("02.2", "right", "Right.") == 2
+    assert course.points("02.2", "wrong", f'{engine.KNOWN}it adds. Read again: "A". A warning: "no relu') == 0
+    assert course.points("02.2", "wrong", f"Not yet: the text returned is '{engine.KNOWN}there is no relu") == 0
+
+
+def test_no_share_is_had_by_saying_that_it_is_a_known_mistake():
+    """An error that says so, also in two halves, and a warning."""
+    course = dataclasses.replace(COURSE, partial={"02.1": {"no relu": 0.25}})
+
+    def stops(x, W1, b1, W2, b2):
+        warnings.warn(f"{engine.KNOWN}no relu", stacklevel=1)
+        raise ValueError(f"{engine.KNOWN}no relu, {engine.KNOWN.replace(' a ', f' a {engine.KNOWN}')}no relu")
+
+    verdict = checks.check("02.1", stops)
+    assert verdict.status == "wrong" and "no relu" in verdict.message
+    assert course.points("02.1", verdict.status, verdict.message) == 0
 
 
 # --- what travels ---
@@ -1166,6 +1182,16 @@ def test_an_answer_that_may_be_right_elsewhere_is_not_called_wrong_or_unanswered
     }  # fmt: skip
     for key, words in says.items():
         assert words in result.verdicts[key][1], result.verdicts[key]
+
+
+@pytest.mark.parametrize("error", ["ModuleNotFoundError: No module named 'pandas'", "IndexError: 3"])
+def test_what_may_run_where_a_package_is_there_asks_for_a_look(error):
+    chapter, cells = COURSE.chapters["02"], [submissions.Cell(1, "code", BAD + "return x")]
+    result = Result("a.ipynb", "02", verdicts=dict.fromkeys(chapter.names, RIGHT))
+    result.verdicts["02.1"] = ["wrong", f'Your code stops at "x" with {error}.', ""]
+    student = types.SimpleNamespace(notes=[], ended={}, unreadable={}, failed={}, versions={"linear_scores": 1})
+    explain(result, student, cells, chapter)
+    assert result.verdicts["02.1"][0] == ("not graded" if "Module" in error else "wrong")
 
 
 @can_grade
