@@ -12,6 +12,7 @@ import torch
 
 DEEPEST = 20  # lists in lists: what is deeper is no result
 MOST_NAMES = 1000  # of a dict
+TEXT = "the text returned is '"
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def difference(got, expected, returns="", exact=False):
         deeper = returns if named else ""  # each of the results may be a tuple, with parts of these names
         problems = {name: difference(*pair, deeper, exact) for name, *pair in zip(names, got, expected, strict=True)}
         if named:  # words under a name may be what the check says of a result, and not the result
-            problems = {name: problem and problem.replace("the result '", "'") for name, problem in problems.items()}
+            problems = {name: problem and problem.replace(TEXT, "'") for name, problem in problems.items()}
         right = ", ".join(str(name) for name, problem in problems.items() if not problem)
         also = f" (Right: {right}.)" if right and isinstance(expected, tuple) else ""
         return next((f"{name}: {problem}{also}" for name, problem in problems.items() if problem), None)
@@ -52,7 +53,10 @@ def difference(got, expected, returns="", exact=False):
             same = math.isclose(got, expected, rel_tol=1e-6, abs_tol=1e-9) and (got == expected or not exact)
         else:
             same = got == expected
-        return None if same else f"the result {short(got)} is not right."
+        if same:
+            return None
+        unexpected = f"the text returned is {short(got)}, and that is not what is expected."
+        return unexpected if isinstance(got, str) else f"the result {short(got)} is not right."
     if not isinstance(got, torch.Tensor):
         tensor = "a tensor of torch" if "ndarray" in kind_of(got) else "a tensor"
         return f"the result is {kind_of(got)}, but should be {tensor}{bracketed(returns)}."

@@ -29,6 +29,7 @@ from synth_lib.checks.runner import in_this_process
 SECONDS = 8  # for all that an answer computes in one check; what the check trains with its result does not count
 SEARCH = 1.25  # times as long it may take with the search for the known mistake
 OTHER = 10_000  # numbers from this seed on, in sizes that an answer has seen: what it keeps by size is found out
+KNOWN = "This looks like a known mistake: "  # only a check says that: it may be worth a share of the points
 PRINTED = 2000  # characters of the answer's own print that a check lets through
 LOCK = threading.RLock()  # an answer prints, warns and sets torch for the whole process: one at a time
 
@@ -217,7 +218,8 @@ class _Answer:
                 return f"{message}{_sizes(self.exercise, arguments)}"
         known = next((mistake for mistake in self.exercise.wrong if _raises(mistake, outcome)), None)
         known = f" {_sentence([known.diagnosis], [known.section])}" if known else ""
-        return f"Your code stops{line} {_with(outcome.text)}{_sizes(self.exercise, arguments)}{known}"
+        stops = f"Your code stops{line} {_with(outcome.text)}".replace(KNOWN, "...")
+        return f"{stops}{_sizes(self.exercise, arguments)}{known}"
 
 
 def _beside(outcomes, most):
@@ -231,7 +233,7 @@ def _beside(outcomes, most):
     elif count:
         message += " It also prints; take that out when you no longer need it."
     warning = next((outcome.warning for outcome in outcomes if outcome.warning), "")
-    return message + (f' A warning came with it: "{_first_line(warning)}"' if warning else "")
+    return message + (f' A warning came with it: "{_first_line(warning)}"'.replace(KNOWN, "...") if warning else "")
 
 
 def _first_line(text):
@@ -407,7 +409,7 @@ def _pairs(results, others, part):
 def _sentence(diagnoses, sections):
     diagnosis = " ".join([diagnoses[0], *(text[0].upper() + text[1:] for text in diagnoses[1:])])
     sections = " and ".join(f'"{section}"' for section in dict.fromkeys(sections))
-    return f"This looks like a known mistake: {diagnosis} Read again: {sections}."
+    return f"{KNOWN}{diagnosis} Read again: {sections}."
 
 
 def _raises(mistake, outcome):

@@ -795,11 +795,12 @@ def test_result_that_is_kept_by_the_sizes_of_the_inputs_is_refused():
 
 
 def test_words_under_a_name_and_parts_of_a_named_result_are_told_by_their_names():
-    assert difference({"a row": "too small"}, {"a row": "right"}) == "a row: 'too small' is not right."
+    words = difference({"a row": "too small"}, {"a row": "right"})
+    assert words == "a row: 'too small', and that is not what is expected."
     assert difference(3, None) == "the result is an int, but should be None."
     parts = difference({"a row": (4, 1)}, {"a row": (4, 2)}, "a, b")
     assert parts == "a row: b: the result 1 is not right. (Right: a.)"
-    assert difference("dense", "random") == "the result 'dense' is not right."
+    assert difference("dense", "random") == "the text returned is 'dense', and that is not what is expected."
 
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from synth_lib import checks
+from synth_lib.checks.engine import KNOWN
 from tools.build_notebooks import NOTEBOOKS, ROOT, read_source
 
 FILE = ROOT / "classroom.toml"
@@ -59,8 +60,11 @@ class Course:
         whole = self.worth[key]
         if status == "right":
             return whole
+        if status != "wrong" or not message.startswith((KNOWN, "Your code stops")):
+            return 0
+        diagnosis = message.partition(KNOWN)[2].partition(" Read again: ")[0]  # what stands behind may be a student's
         shares = self.partial.get(key, {}).items()
-        return whole * max((share for words, share in shares if status == "wrong" and words in message), default=0)
+        return whole * max((share for words, share in shares if words in diagnosis), default=0)
 
 
 def sources():

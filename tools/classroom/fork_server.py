@@ -111,7 +111,8 @@ class Notebook:
         end = dict(self.space)
         for name, bound in self.bound.items():
             versions = [(end[name], end)] if name in end else []
-            self.versions[name] = (versions + [pair for pair in reversed(bound) if pair[0] is not None])[:4]
+            versions += [pair for pair in reversed(bound) if pair[0] is not None]
+            self.versions[name] = versions[: protocol.MOST_VERSIONS]
 
     def run_text(self, text, file="<cell>"):
         source = self.transform(text)

@@ -35,6 +35,7 @@ sys.path.insert(0, str(ROOT))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from synth_lib import checks  # noqa: E402
+from synth_lib.checks.engine import KNOWN  # noqa: E402
 from tools.build_notebooks import write_whole  # noqa: E402
 from tools.classroom import course as courses  # noqa: E402
 from tools.classroom import feedback, sandbox, submissions  # noqa: E402
@@ -136,7 +137,8 @@ def grade_all(options, handed_in, course, pages):
     journal = Journal(options.out.with_name(options.out.name + ".journal"))
     base = fingerprint(course, not options.unprotected)
     tasks = {
-        student: {file_key(student, path, base): path for path in own.notebooks} for student, own in handed_in.items()
+        student: {file_key(path.relative_to(options.submissions), path, base): path for path in own.notebooks}
+        for student, own in handed_in.items()
     }
     paths = {key: path for own in tasks.values() for key, path in own.items()}
     results_of(paths, list(course.chapters), not options.unprotected, options.jobs, journal)
@@ -186,14 +188,16 @@ class Journal:
 
 def fingerprint(course, protected):
     """Changes when the same notebook could get another verdict."""
-    digest = hashlib.sha256(repr((course.seed, course.limits, sorted(course.chapters), protected)).encode())
+    not_run = [(number, course.chapters[number].not_run) for number in sorted(course.chapters)]
+    digest = hashlib.sha256(repr((course.seed, course.limits, not_run, protected)).encode())
     files = sorted((ROOT / "synth_lib").rglob("*.py")) + sorted((ROOT / "tools" / "classroom").glob("*.py"))
     for path in [*files, *(chapter.path for chapter in course.chapters.values())]:
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def file_key(student, path, base):
+def file_key(name, path, base):
+    """name: its path in what was handed in: equal notebooks in two folders may be those of two students."""
     try:
         status = path.lstat()
         content = f"{status.st_mode:o} {status.st_size} {status.st_mtime_ns}"
@@ -202,7 +206,7 @@ def file_key(student, path, base):
                 content = hashlib.file_digest(file, "sha256").hexdigest()[:32]
     except OSError:
         content = "unreadable"
-    return f"{base}/{student}/{path.name}/{content}"
+    return f"{base}/{name}/{content}"
 
 
 # --- the processes that grade ---
@@ -291,7 +295,7 @@ def row_of(student, results, course, others=()):
     names = ", ".join(first(others, 5))
     unread = [f"not read: {names} (a notebook ends with .ipynb; unpack archives)"] if others else []
     counted = Counter(result["chapter"] for result in results)
-    exercises, notes, of_chapters, of_exercises = {}, [], [], []
+    exercises, several, of_chapters, of_exercises = {}, [], [], []
     for number, chapter in course.chapters.items():
         own = [result for result in results if result["chapter"] == number]
         kind = "notebook that can be read" if refused else "notebook"
@@ -302,23 +306,25 @@ def row_of(student, results, course, others=()):
                 (status, printable(text), course.points(key, status, text), printable(shown))
                 for status, text, shown in verdicts
             ]
-            exercises[key] = max(scored, key=lambda one: (one[2], one[0] == "wrong"))
+            exercises[key] = max(scored, key=rank)
         if len(own) > 1:
-            notes.append(f"There are {len(own)} notebooks of chapter {number}; the best counts.")
+            several.append(f"There are {len(own)} notebooks of chapter {number}; the best answer counts")
         if not own:
             of_chapters += [f"chapter {number}: nothing handed in"] * (not refused)  # else what was refused may be it
         elif {exercises[key][0] for key in chapter.points} == {"not answered"}:
             of_chapters.append(f"chapter {number}: nothing answered")
         else:
-            for key in [key for key, points in chapter.points.items() if points]:  # the page has what the others say
+            for key, points in chapter.points.items():
                 status, message, *_ = exercises[key]
+                if not points and status != "not graded":  # the page has what they say
+                    continue
                 if status == "not answered":
                     of_exercises.append(f"{key}: not answered")
                 elif status == "wrong" or (status == "not graded" and not refused):
                     of_exercises.append(f"{key}: {'could not be run: ' * (status == 'not graded')}{message}")
     reasons = of_chapters + first(refused, 5) + elsewhere + unread + of_exercises
-    reasons += [trouble.rstrip(".") for trouble in first(troubles, 5)]
-    notes += elsewhere + [f"N{text[1:]}." for text in unread]
+    reasons += [trouble.rstrip(".") for trouble in first(troubles, 5)] + several
+    notes = [f"{text}." for text in several] + elsewhere + [f"N{text[1:]}." for text in unread]
     notes += [reason if reason.endswith((".", "?")) else f"{reason}." for reason in refused]
     notes += troubles + [f"{result['file']}: {note}" for result in results for note in result["notes"]]
     lost = any(status == "not graded" for status, *_ in exercises.values())
@@ -332,6 +338,13 @@ def row_of(student, results, course, others=()):
         "reason": printable("; ".join(reasons)) or "all right",
         "notes": [printable(note) for note in first(notes, MOST_NOTES)],
     }
+
+
+def rank(scored):
+    """By what the best of several verdicts is chosen; a notebook may hold a part of the exercises only."""
+    status, message, points, _ = scored
+    lacking = status == "not graded" and message.endswith(" is missing.")
+    return points, -1 if lacking else ["not answered", "wrong", "not graded", "right"].index(status)
 
 
 def first(texts, most):
@@ -348,7 +361,8 @@ def mark_names(rows, handed_in, folder):
     """Ask for a look at what may be the work of two students, or of one under two names."""
     alike = {}
     for row, (student, submission) in zip(rows, handed_in.items(), strict=True):
-        name = unicodedata.normalize("NFKC", " ".join(submissions.COPY.sub("", student).split())).casefold()
+        name = " ".join(submissions.COPY.sub("", printable(student)).split())
+        name = unicodedata.normalize("NFKC", name).casefold()
         alike.setdefault(name, []).append(row)
         places = [path.relative_to(folder).parts for path in submission.notebooks]
         loose = [parts[0] for parts in places if len(parts) == 1]
@@ -384,7 +398,8 @@ def write_table(rows, course, out):
         lines.append([row["student"], *map(feedback.number, numbers), "look" * row["needs_review"], row["reason"]])
     text = csv_of(lines)
     if out.exists() and out.read_bytes() != text.encode("utf8", "replace"):
-        shutil.copy2(out, out.with_name(out.name + ".before"))
+        names = (out.with_name(f"{out.name}.before{n if n > 1 else ''}") for n in itertools.count(1))
+        shutil.copy2(out, next(one for one in names if not one.exists()))  # an older one may hold a teacher's work
     write_whole(out, text)
 
 
@@ -404,7 +419,7 @@ def write_diagnoses(results, course, out):
     counts = {key: Counter() for key in course.worth}
     for key, (status, message, _) in (item for result in results for item in result["verdicts"].items()):
         if status == "wrong":
-            _, _, text = message.partition("This looks like a known mistake: ")
+            _, _, text = message.partition(KNOWN)
             known = [
                 one.diagnosis
                 for one in checks.find(key).wrong  # that of one part of a result stands behind the part's name

@@ -73,26 +73,28 @@ def grade(server, path, course):
 
 def judge(student, key, name, course):
     """[status, message, small example] of one exercise; of several definitions of its name the best counts."""
-    verdicts = []
+    verdicts, versions = [], student.versions.get(name, 0)
     try:
-        for version in range(student.versions.get(name, 0)):
+        for version in range(versions):
             runner = functools.partial(student.run_answer, name, version)
             seconds = course.limits["seconds_per_exercise"]
             verdict = engine.judge(checks.find(key), runner, seed=course.seed, seconds=seconds)
             verdicts.append([verdict.status, verdict.message[:LONGEST], verdict.shown[:LONGEST]])
-            if verdict.status == "right" or student.late:
+            if verdict.status == "right":
                 break
-    except ProcessEnded as error:
-        verdicts.append(["not graded" if student.late else "wrong", _ending(name, str(error)), ""])
+    except ProcessEnded as error:  # an older definition that is left may be right; the last one is there twice
+        unknown = student.late or versions > max(len(verdicts) + 1, 2)
+        verdicts.append(["not graded" if unknown else "wrong", _ending(name, str(error)), ""])
     except (*PROTOCOL_ERRORS, RuntimeError) as error:
         reason = f"{type(error).__name__}: {str(error)[:200]}"
         verdicts.append(["not graded", f"Your {name} could not be judged: {reason}", ""])
     if not verdicts:
         return ["not graded", f"The notebook defines no {name}.", ""]
-    order = ["right", "wrong", "not graded", "not answered"]
+    order = ["right", "not graded", "wrong", "not answered"]
     return min(verdicts, key=lambda verdict: order.index(verdict[0]))
 
 
+LACKING = ("ModuleNotFoundError: ", "FileNotFoundError: ", "PermissionError: ")  # where it is graded, at least
 LONGEST = 2000  # characters of what a check says of an answer
 
 
@@ -118,13 +120,16 @@ def explain(result, student, cells, chapter):
     troubled = {**student.failed, **student.unreadable, **student.ended}
     for key, name in chapter.names.items():
         status, message, _ = result.verdicts[key]
-        asked = re.search(rf"^check\(\s*['\"]{key}['\"]\s*,\s*(lambda\b|\w+\s*(?=\)))", text, re.M)
-        renamed = asked and asked[1].strip() != name and asked[1].strip()
-        if renamed and status == "not answered":  # the blank stands above, and the work under another name
-            result.verdicts[key] = ["not graded", keep(name, renamed), ""]
+        asked = re.findall(rf"^[^#\n]*\bcheck\(\s*['\"]{key}['\"]\s*,\s*(lambda\b|[\w.()]+)", text, re.M)
+        renamed = next((one.removesuffix(")") for one in asked if not re.match(rf"({name}|None)\b", one)), None)
+        own = [cell for cell in cells if submissions.definition(name).search(cell.text)]
+        shown = [cell for cell in own if cell.kind != "code"]
+        own += [cell for cell in cells if cell.kind == "code" and cell not in own and name in bindings(cell.text)]
+        if status == "not answered" and (renamed or shown):  # the blank stands above, and the work elsewhere
+            unrun = shown and f"{named[shown[-1].number]} is a {shown[-1].kind} cell, so its code does not run."
+            result.verdicts[key] = ["not graded", unrun or keep(name, renamed), ""]
         if status in ("right", "not answered"):
             continue
-        own = [cell for cell in cells if submissions.definition(name).search(cell.text)]
         lost = [cell for cell in own if cell.number in troubled]
         if not student.versions.get(name) and not result.refused:
             if lost:
@@ -135,10 +140,18 @@ def explain(result, student, cells, chapter):
                 message = keep(name, renamed) if renamed else f"The cell that defines {name} is missing."
             result.verdicts[key] = ["not graded", message, ""]
         elif own and status == "wrong":
-            number = lost_part(name, cells, student.unreadable)
+            number, helper = lost_part(name, cells, student.unreadable), lost_helper(message, cells, troubled)
             if number is not None:
                 message += f" But: {named[number]} cannot be read, and may hold a part of it."
-                result.verdicts[key] = ["not graded", message, ""]
+            elif helper is not None:
+                message += f" But: {named[helper]} should define that, and does not run: {troubled[helper]}."
+            elif message.startswith("Your code stops") and any(error in message for error in LACKING):
+                message += " But: on another machine it may run. It must need no file and no package of its own."
+            elif renamed:
+                message = f"{keep(name, renamed)} {message}"
+            else:
+                continue
+            result.verdicts[key] = ["not graded", message, ""]
 
 
 BINDS = re.compile(r"^(?:async def|def|class) +(\w+)|^(?:import|from) (.+)|^([\w, ]+)=[^=]", re.M)
@@ -172,6 +185,13 @@ def lost_part(name, cells, unreadable):
             if bindings(cell.text) & missing or (cut_off and (not mentioned or not own or own & mentioned)):
                 return cell.number
     return None
+
+
+def lost_helper(message, cells, troubled):
+    """The number of the cell that did not run and should define the name that an answer stopped without, or None."""
+    missing = re.search(r"NameError: name '(\w+)' is not defined", message)
+    lost = [cell for cell in cells if cell.number in troubled] if missing else []
+    return next((cell.number for cell in lost if missing[1] in bindings(cell.text)), None)
 
 
 def keep(name, renamed):

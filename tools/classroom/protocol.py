@@ -28,6 +28,7 @@ BUDGET = 64 * 2**20  # bytes of one message, those of all its tensors together
 LONGEST = 4 * 2**20  # of them, those of the JSON that a student's process sends: unfolded, it takes 20 times as much
 MOST_PARTS = 100_000  # values in the values of one message
 MOST_AXES = 16
+MOST_VERSIONS = 20  # of an answer: the last ones
 STEP = 0.25  # seconds between two looks at a process that is waited for
 DTYPES = {str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 # Tensors of no other kind travel: a quantized one, made of bytes alone, ends the process that touches it.

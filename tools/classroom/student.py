@@ -279,8 +279,8 @@ class Student(contextlib.AbstractContextManager):
                     elif kind == "ready":
                         failed = {int(number): str(error)[:LONGEST_NOTE] for number, error in header["failed"].items()}
                         self.failed = {number: failed[number] for number in numbers & failed.keys()}
-                        versions = {name: int(header["versions"].get(name, 0)) for name in self.wanted}
-                        self.versions = {name: min(max(count, 0), 4) for name, count in versions.items()}
+                        counts, most = header["versions"], protocol.MOST_VERSIONS
+                        self.versions = {name: min(max(int(counts.get(name, 0)), 0), most) for name in self.wanted}
                         return
                     else:
                         raise protocol.ProtocolError(f"{str(kind)[:20]}: {str(header)[:LONGEST_NOTE]}")

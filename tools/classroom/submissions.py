@@ -121,7 +121,7 @@ def look_through(folder):
                     skipped.append(name)
                 elif path.name.lower().endswith(SUFFIXES) and is_notebook(path):
                     notebooks.append(path)
-                elif not is_folder and not (root and is_handed_out(path.relative_to(root))):
+                elif not is_folder and not (root and is_handed_out(path, root)):
                     others.append(name)
     except OSError as error:
         closed(error)
@@ -135,9 +135,13 @@ def is_ours(path):
     return bool(re.search(rb"\nMade from version \S+ of the course\.\s*$", path.read_bytes()))
 
 
-def is_handed_out(path):
-    """Whether a file, by its path in a hand-out, is one of the library or its data."""
-    return path.parts[0] in ("synth_lib", "data") and (ROOT / path).is_file()
+def is_handed_out(path, root):
+    """Whether a file of a hand-out is one of the library or its data, and as it was; lines may end as on Windows."""
+    inside = path.relative_to(root)
+    if inside.parts[0] not in ("synth_lib", "data") or not (ROOT / inside).is_file():
+        return False
+    ours, theirs = (one.read_bytes().replace(b"\r\n", b"\n") for one in (ROOT / inside, path))
+    return ours == theirs
 
 
 def is_notebook(path):
@@ -208,7 +212,7 @@ def _parsed(content):
 
 
 def _text(cell):
-    text = cell.get("source", cell.get("input", ""))
+    text = cell.get("source", cell.get("input")) or ""  # some programs write null for an empty cell
     return text if isinstance(text, str) else "".join(map(str, text))
 
 
@@ -232,7 +236,7 @@ def recognise(cells, chapters, file=""):
         votes[number] = (defined + checked, named)
     best = max(votes.values(), default=(0, 0))
     winners = [number for number, vote in votes.items() if vote == best]
-    if best == (0, 0):
+    if not best[0]:
         raise Refused(f"it defines no exercise of chapter {', '.join(chapters)}")
     if len(winners) > 1:
         raise Refused(f"it could be chapter {' or '.join(winners)}; hand in one notebook for each")

@@ -1,6 +1,7 @@
 """What one student's notebook, file or folder can do to the grading of all others: nothing that nobody sees."""
 
 import csv
+import dataclasses
 import json
 import os
 import platform
@@ -416,6 +417,9 @@ def test_what_was_graded_without_the_sandbox_does_not_count_with_it():
     course = courses.read(["02"])
     assert grading_tool.fingerprint(course, True) == grading_tool.fingerprint(courses.read(["02"]), True)
     assert grading_tool.fingerprint(course, True) != grading_tool.fingerprint(course, False)
+    chapter = dataclasses.replace(course.chapters["02"], not_run=("x = 1",))
+    changed = dataclasses.replace(course, chapters={"02": chapter})
+    assert grading_tool.fingerprint(course, True) != grading_tool.fingerprint(changed, True)
 
 
 def test_unprotected_says_what_it_gives_up_before_anything_is_run(tmp_path, monkeypatch, capsys):
@@ -582,7 +586,7 @@ def test_nothing_but_a_file_of_some_size_is_opened(tmp_path, monkeypatch):
     monkeypatch.setattr(grading_tool, "open", None, raising=False)
     for student, submission in submissions.find(tmp_path).items():
         (path,) = submission.notebooks
-        assert grading_tool.file_key(student, path, "base").startswith(f"base/{student}/a.ipynb/")
+        assert grading_tool.file_key(Path(student) / path.name, path, "base").startswith(f"base/{student}/a.ipynb/")
         with pytest.raises(submissions.Refused, match=says[student]):
             submissions.read(path)
 
@@ -621,9 +625,19 @@ def test_names_that_are_easily_taken_for_another_get_a_look(tmp_path):
     grading_tool.mark_names(rows, handed_in, tmp_path)
     reasons = {row["student"]: (row["needs_review"], row["reason"]) for row in rows}
     assert reasons["Zoe 1"] == reasons["zoe  1"] == (True, 'the names "Zoe 1" and "zoe  1" look the same')
-    assert reasons["bob"] == (True, '"bob" is a folder and a file beside it; both are taken for one student\'s')
+    both = "both are taken for one student's; There are 2 notebooks of chapter 02; the best answer counts"
+    assert reasons["bob"] == (True, f'"bob" is a folder and a file beside it; {both}')
     assert reasons["dan"][0] and "are of one chapter, and taken for the work of one student" in reasons["dan"][1]
     assert reasons["eve"] == reasons['" "'] == (False, "all right")
+
+
+def test_names_that_are_printed_alike_get_a_look(tmp_path):
+    """From an archive of another encoding: as bytes they differ, and both are shown with a question mark."""
+    names = [os.fsdecode(name) for name in (b"M\xfcller", b"M\xf6ller")]
+    course = courses.read(["02"])
+    rows = [grading_tool.row_of(name, [], course) for name in names]
+    grading_tool.mark_names(rows, dict.fromkeys(names, submissions.Submission([], [])), tmp_path)
+    assert all(row["needs_review"] and row["reason"].startswith('the names "M?ller" and "M?ller" ') for row in rows)
 
 
 @can_grade
@@ -674,6 +688,7 @@ def test_a_table_that_a_teacher_has_edited_is_kept(tmp_path):
     edited = out.read_text(encoding="utf8") + "bob,by hand\n"
     out.write_text(edited, encoding="utf8")
     grading_tool.write_table([row], course, out)
+    grading_tool.write_table([{**row, "student": "eve"}], course, out)  # later somebody hands in again
     assert (tmp_path / "grades.csv.before").read_text(encoding="utf8") == edited
 
 

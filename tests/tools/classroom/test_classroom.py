@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import types
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -25,13 +26,13 @@ from synth_lib.checks import engine
 from synth_lib.checks.compare import Other, difference, plain_copy
 from synth_lib.checks.exercise import TRIALS, Draw
 from synth_lib.checks.runner import in_this_process
-from tests.helpers.homework import BAD, COURSE, PATIENT, can_grade, code, light, limited, notebook, statuses
+from tests.helpers.homework import BAD, COURSE, PATIENT, can_grade, code, light, limited, notebook, solutions, statuses
 from tools import fuzz_grading
 from tools.build_notebooks import build, cut_solution
 from tools.classroom import assignment, protocol, sandbox, submissions
 from tools.classroom import course as courses
 from tools.classroom import grade as grading_tool
-from tools.classroom.grading import grade
+from tools.classroom.grading import Result, explain, grade
 from tools.classroom.student import ForkServer, Student
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -73,6 +74,21 @@ def test_a_known_mistake_can_be_worth_a_share():
     course = dataclasses.replace(COURSE, partial={"02.2": {"no relu": 0.25}})
     assert course.points("02.2", "wrong", "This looks like a known mistake: there is no relu, so ...") == 0.5
     assert course.points("02.2", "wrong", "Not yet.") == 0 and course.points("02.2", "right", "Right.") == 2
+    assert course.points("02.2", "wrong", f'{engine.KNOWN}it adds. Read again: "A". A warning: "no relu') == 0
+    assert course.points("02.2", "wrong", f"Not yet: the text returned is '{engine.KNOWN}there is no relu") == 0
+
+
+def test_no_share_is_had_by_saying_that_it_is_a_known_mistake():
+    """An error that says so, also in two halves, and a warning."""
+    course = dataclasses.replace(COURSE, partial={"02.1": {"no relu": 0.25}})
+
+    def stops(x, W1, b1, W2, b2):
+        warnings.warn(f"{engine.KNOWN}no relu", stacklevel=1)
+        raise ValueError(f"{engine.KNOWN}no relu, {engine.KNOWN.replace(' a ', f' a {engine.KNOWN}')}no relu")
+
+    verdict = checks.check("02.1", stops)
+    assert verdict.status == "wrong" and "no relu" in verdict.message
+    assert course.points("02.1", verdict.status, verdict.message) == 0
 
 
 # --- what travels ---
@@ -389,9 +405,12 @@ def test_what_a_student_hides_where_programs_write_is_found(handed_out, tmp_path
     shutil.copytree(handed_out, tmp_path / "cem")
     with open(tmp_path / "cem" / "README.md", "a", encoding="utf8") as file:
         file.write("My answer to 02.1 is ...\n")
+    for name, more in (("scores.py", "def my_answer(): 1\n"), ("masks.py", "")):  # git on Windows changes line ends
+        library = tmp_path / "cem" / "synth_lib" / name
+        library.write_bytes(library.read_bytes().replace(b"\n", b"\r\n") + more.encode())
     assert handed_in_by("ann", tmp_path) == (["02_dense.ipynb"], [".git/more.ipynb", "__pycache__/work.ipynb"])
     assert handed_in_by("bob", tmp_path) == ([], ["lib", "pyvenv.cfg"])
-    assert handed_in_by("cem", tmp_path)[1] == ["README.md"]
+    assert handed_in_by("cem", tmp_path)[1] == ["README.md", "synth_lib/scores.py"]
 
 
 def test_folders_of_two_students_in_one_ask_for_a_look(tmp_path):
@@ -478,11 +497,12 @@ def test_a_chapter_without_answers_is_said_once():
         ("[]", "no notebook"), ('{"cells": []}', "has no cells"), ('{"cells": [3]}', "no list of cells"),
         ('{"cells": {"a": 1}}', "no list of cells"),
         (json.dumps(notebook(["x = 1"])), "defines no exercise"),
+        (json.dumps(notebook([None, "# 02 by its name alone"])), "defines no exercise"),
         (json.dumps(notebook(["def linear_scores(): 1\ndef newest_tokens(): 1"])), "could be chapter 02 or 03"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_refused_with_a_reason(graded, text, message):
-    result = graded(text, name="homework.ipynb")
+    result = graded(text, name="02_homework.ipynb" if "by its name" in text else "homework.ipynb")
     assert message in result.refused and result.verdicts == {}
 
 
@@ -1139,6 +1159,56 @@ def test_work_under_another_name_below_a_blank_is_not_called_unanswered(graded, 
     assert verdict[0] == "not graded" and verdict[1].startswith("Keep the name linear_scores"), verdict
 
 
+@can_grade
+def test_an_answer_that_may_be_right_elsewhere_is_not_called_wrong_or_unanswered(graded):
+    """Each exercise is lost in another way, and the last is not: the best of many definitions counts."""
+    source, name = dict(solutions("02")), COURSE.chapters["02"].names
+    wrong = {key: cut_solution(text).replace("raise NotImplementedError", "1 / 0") for key, text in source.items()}
+    mine = f'mine = {name["02.2"]}\ncheck("02.2", mine)\n{wrong["02.2"]}\nfound = check("02.2", mine, seed=1)'
+    told = light("02", {
+        "02.1": cut_solution(source["02.1"]), "02.2": f'{wrong["02.2"]}\ncheck("02.2", {name["02.2"]})',
+        "02.3": wrong["02.3"].replace("1 / 0", "helper(x)"), "02.4": f"from my_file import {name['02.4']}",
+    })  # fmt: skip
+    told["cells"] += [{"cell_type": "markdown", "source": f"```\n{source['02.1']}\n```"}]
+    ends = wrong["02.5"].replace("1 / 0", "import os; os._exit(0)")
+    for text in [mine, "import no_such_module as helper", ends, *[wrong["02.6"]] * 6]:
+        told["cells"].append(code(text))
+    result = graded(told)
+    assert statuses(result) == ["not graded"] * 5 + ["right"], result.verdicts
+    says = {
+        "02.1": "is a markdown cell, so its code does not run", "02.2": "Keep the name scores_again: your notebook",
+        "02.3": 'import no_such_module as helper") should define that, and does not run: ModuleNotFound',
+        "02.4": "should define layer_cost, but it does not run: ModuleNotFound", "02.5": "ends Python",
+    }  # fmt: skip
+    for key, words in says.items():
+        assert words in result.verdicts[key][1], result.verdicts[key]
+
+
+@pytest.mark.parametrize("error", ["ModuleNotFoundError: No module named 'pandas'", "IndexError: 3"])
+def test_what_may_run_where_a_package_is_there_asks_for_a_look(error):
+    chapter, cells = COURSE.chapters["02"], [submissions.Cell(1, "code", BAD + "return x")]
+    result = Result("a.ipynb", "02", verdicts=dict.fromkeys(chapter.names, RIGHT))
+    result.verdicts["02.1"] = ["wrong", f'Your code stops at "x" with {error}.', ""]
+    student = types.SimpleNamespace(notes=[], ended={}, unreadable={}, failed={}, versions={"linear_scores": 1})
+    explain(result, student, cells, chapter)
+    assert result.verdicts["02.1"][0] == ("not graded" if "Module" in error else "wrong")
+
+
+@can_grade
+def test_equal_notebooks_in_the_folders_of_two_students_are_two(tmp_path, monkeypatch):
+    put(tmp_path / "in", "class/ann/02_dense.ipynb", "class/bob/02_dense.ipynb")
+    result = NOTHING | {"verdicts": dict.fromkeys(COURSE.chapters["02"].points, RIGHT)}
+
+    def all_right(tasks, numbers, protected, jobs, journal):
+        journal.entries.update(dict.fromkeys(tasks, result))
+
+    monkeypatch.setattr(grading_tool, "results_of", all_right)
+    monkeypatch.setattr("sys.argv", ["grade.py", str(tmp_path / "in"), f"--out={tmp_path / 'a.csv'}", "--chapters=02"])
+    assert grading_tool.main() == 0
+    (row,) = csv.DictReader((tmp_path / "a.csv").open(encoding="utf8"))
+    assert row["look"] == "look" and "ann and bob hold notebooks of one chapter" in row["reason"]
+
+
 def page_of(verdicts, course=None, **more):
     """The row, the text page and the HTML page for these verdicts of chapter 02."""
     course = course or courses.read(["02"])
@@ -1149,6 +1219,26 @@ def page_of(verdicts, course=None, **more):
 
 BLANK = ["not answered", "Not answered yet: the line raise NotImplementedError is reached.", ""]
 RIGHT = ["right", "Right.", ""]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "best"),
+    [
+        (["wrong", "No.", ""], RIGHT, "right"), (["wrong", "No.", ""], ["not graded", "It stops.", ""], "not graded"),
+        (["wrong", "No.", ""], ["not graded", "The cell that defines x is missing.", ""], "wrong"),
+        (["wrong", "No.", ""], BLANK, "wrong"), (BLANK, ["not graded", "It stops.", ""], "not graded"),
+    ],
+)  # fmt: skip
+def test_of_two_notebooks_the_best_answer_counts_and_nothing_is_passed_over(one, other, best):
+    """02.6 is worth no points, so that the points tell nothing."""
+    course = courses.read(["02"])
+    rest = dict.fromkeys(course.chapters["02"].points, RIGHT)
+    results = [NOTHING | {"verdicts": rest | {"02.6": verdict}} for verdict in (one, other)]
+    for ordered in (results, results[::-1]):
+        row = grading_tool.row_of("ann", ordered, course)
+        assert row["exercises"]["02.6"][0] == best
+        assert row["needs_review"] == ("02.6: could not be run: It stops." in row["reason"]) == (best == "not graded")
+        assert "There are 2 notebooks of chapter 02" in row["reason"]
 
 
 def test_a_page_tells_what_does_not_count_from_what_could_not_be_run(tmp_path):
