@@ -9,10 +9,10 @@ from statistics import mean
 import pytest
 
 from synth_lib.lab.runner import read_record
-from synth_lib.lab.suites import MAIN, VARIANTS, WIDER
+from synth_lib.lab.suites import DIALOGUE, MAIN, VARIANTS, WIDER
 from synth_lib.lab.tuning import settled, steps_to
 from synth_lib.text import baselines
-from synth_lib.text.corpora import DATA
+from synth_lib.text.corpora import DATA, replies
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE, README = ((ROOT / name).read_text(encoding="utf8") for name in ("docs/train.md", "README.md"))
@@ -194,13 +194,32 @@ def test_of_dialogues_rouge_tells_both_from_vanilla_and_perplexity_one_as_chapte
         metric: [told(numbers[name], numbers["Vanilla"]) for name in ("Random", "Dense")]
         for metric, numbers in by_metric.items()
     }
+    mixtures = ("Random + Vanilla", "Dense + Vanilla")
+    for numbers in by_metric.values():
+        assert {told(numbers[name], numbers["Vanilla"]) for name in mixtures} == {"same"}
     assert verdicts["rouge_l"] == ["higher", "higher"] and verdicts["perplexity"] == ["lower", "same"]
+    one_reply = losses_of("dialogue", "baseline", "bleu_4")["one reply"][0]
+    assert max(by_metric["bleu_4"]["Vanilla"]) < one_reply and mean(by_metric["bleu_4"]["Random"]) < one_reply
     assert max(map(max, by_metric["bleu_4"].values())) < copied["bleu_4"]
     assert max(by_metric["rouge_l"]["Vanilla"]) < copied["rouge_l"] < min(by_metric["rouge_l"]["Dense"])
     runs = runs_of("dialogue", "final")
-    assert len(runs) == 9 and not any(settled(run["curve"]) for run in runs)
+    assert len(runs) == 15 and not any(settled(run["curve"]) for run in runs)
     assert {run["settings"]["learning_rate"] for run in runs} == {3e-3}  # the edge
     assert steps_of("dialogue") == "2,400 steps" and {len(run["samples"]) for run in runs if "samples" in run} == {4}
+
+
+def test_three_runs_of_mixtures_write_one_sentence_to_everybody_as_chapter_13_says():
+    """Their scores are those of the sentence alone, on all 2,000 test texts."""
+    references = [reply for _, reply in replies(**DIALOGUE["dialogue"]["data"]).texts["test"]]
+    texts = ["I'm a teacher."] * len(references)
+    alone = {"bleu_1": baselines.bleu(texts, references, 1)[0], "bleu_4": baselines.bleu(texts, references)[0]}
+    alone["rouge_l"] = baselines.rouge_l(texts, references)
+    runs = runs_of("dialogue", "final")
+    same = [run for run in runs if all(run["metrics"][name] == round(number, 2) for name, number in alone.items())]
+    assert len(references) == 2000 and [run["variant"].split(" + ")[-1] for run in same] == ["Vanilla"] * 3
+    assert {len({sample["written"] for sample in run["samples"]}) for run in same if "samples" in run} == {1}
+    perplexity = [f"{run['metrics']['perplexity']:.2f}" for run in same]
+    assert (min(perplexity), max(perplexity)) == ("13.37", "14.12")
 
 
 def test_of_the_ranks_8_is_nearly_enough_as_chapter_13_says():
