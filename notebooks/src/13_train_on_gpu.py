@@ -857,7 +857,11 @@ for run in read("grammar"):  # the last rows of each sentence
 #
 # **Rank, heads, the start of $R$.** Each variant above has one of each: rank 8, 4 heads, $R$ as it is drawn. The suite
 # `why` changes one at a time and tunes each anew, since the best rate may depend on it. (Starts of $R$ from a trained
-# model's mean map are in [chapter 12](12_hugging_face.ipynb).) Beside the same variant above:
+# model's mean map are in [chapter 12](12_hugging_face.ipynb).) Beside the same variant above. **Predict** by rule 4,
+# "lower", "higher" or "not told apart":
+
+# %%
+my_why = {"Factorized Random, rank 2": None, "Vanilla, 1 head": None, "Random, 1 head": None}
 
 # %%
 changed = final(read("why"))
@@ -866,6 +870,9 @@ for name in [name for name in WHY["language model"]["variants"] if name in chang
     print(f"{name:>37}  {summary(changed[name])}  {told(changed[name], unchanged)} beside "
           f"{mean(unchanged):.3f}")
 say_what_is_missing("why")
+if my_why.keys() <= changed.keys():
+    compare_guess(my_why, {name: told(changed[name], lm[name.partition(", ")[0]])
+                           for name in my_why})
 
 # %% [markdown]
 # Ranks 2 and 4 are higher than 8 with every seed; 16 is lower, by 0.007 in the mean, and 32 is not told apart. So at

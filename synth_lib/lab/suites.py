@@ -29,6 +29,7 @@ MAIN = ("Vanilla", "Dense", "Random")  # the question in short: they come first 
 WITH_MAPS = MAIN  # their attention weights are recorded, of the first seed
 COPY = "copy nearest"  # the baseline that gives each test text the answer to the nearest training text
 ONE_REPLY = "one reply"  # the baseline of dialogues that replies to every context with what is most frequent
+WORDS = "tuned words"  # the same with the words that have the highest ROUGE-L on validation replies
 TUNED = "tuned counting"  # the baseline of n-grams whose order and weights are chosen on validation text
 
 # --- The settings of each task: one set for all variants. "wider" is d_model of the control. ---
@@ -297,7 +298,7 @@ def dialogue():
     description = "the next turn of dialogues with personas, equally tuned, beside copying: 6 hours on one core; "
     description += "three seeds of Vanilla, Dense and Random come first"
     stages = _in_groups(DIALOGUE, [MAIN, ("Random + Vanilla", "Dense + Vanilla")])
-    baselines = [experiment("dialogue", name, question="baseline") for name in (COPY, ONE_REPLY)]
+    baselines = [experiment("dialogue", name, question="baseline") for name in (COPY, ONE_REPLY, WORDS)]
     return Suite(description, DIALOGUE, baselines, stages)
 
 

@@ -10,11 +10,11 @@ from torch.nn import functional as F
 
 from synth_lib.attention import Attention
 from synth_lib.lab import tasks
-from synth_lib.lab.suites import ONE_REPLY, experiment
+from synth_lib.lab.suites import ONE_REPLY, WORDS, experiment
 from synth_lib.lab.tasks import Examples, make_task, run_experiment
 from synth_lib.lab.train import Settings, mean_loss, train
 from synth_lib.text import corpora, grammar
-from synth_lib.text.baselines import bleu, copy_nearest, rouge_l
+from synth_lib.text.baselines import bleu, copy_nearest, rouge_l, words_for_rouge_l
 
 CPU = torch.device("cpu")
 GRAMMAR = {"train": 80, "valid": 30, "test": 40, "unseen": 10}
@@ -205,6 +205,10 @@ def test_one_reply_is_the_most_frequent_of_training(few_dialogues, monkeypatch):
     references, found = [reply for _, reply in task.texts["test"]], task.baseline(ONE_REPLY)
     assert found["reply"] == other != one
     assert found["rouge_l"] == pytest.approx(rouge_l([other] * len(references), references), abs=0.006)
+    words = task.baseline(WORDS)  # of valid, and not of the texts that they are rated on
+    of_valid = words_for_rouge_l([reply for _, reply in task.texts["valid"]])
+    assert words["reply"] == of_valid != words_for_rouge_l(references)
+    assert words["rouge_l"] == pytest.approx(rouge_l([words["reply"]] * len(references), references), abs=0.006)
 
 
 # Models that know answers by heart

@@ -16,6 +16,7 @@ from synth_lib.text.baselines import (
     rouge_l,
     tfidf_logistic_regression,
     tuned_ngram_loss,
+    words_for_rouge_l,
 )
 from synth_lib.text.corpora import DATA, evaluation_windows, glosses, random_windows, shakespeare, translation_pairs
 from synth_lib.text.grammar import score, sentences
@@ -99,6 +100,23 @@ def test_bleu_is_that_of_sacrebleu():
 def test_rouge_l_by_hand(text, reference, value):
     assert rouge_l([text], [reference]) == pytest.approx(value)
     assert rouge_l([text, "x y"], [reference, "x"]) == pytest.approx((value + 100 * 2 / 3) / 2)  # the mean over texts
+
+
+def test_words_for_rouge_l_are_those_that_raise_it_most_one_after_the_other():
+    references = ["I am so glad!", "so am I", "What do you do?", "do you know what I do", "..."]
+    chosen = []
+    while True:
+        words = Counter(re.findall("[a-z]+", " ".join(references).lower())).most_common()
+        tried = {word: rouge_l([" ".join([*chosen, word])] * 5, references) for word, _ in words}
+        best = max(tried, key=tried.get)
+        if chosen and tried[best] <= rouge_l([" ".join(chosen)] * 5, references):
+            break
+        chosen.append(best)
+    found = words_for_rouge_l(references)
+    assert found == " ".join(chosen) and len(chosen) >= 3
+    assert words_for_rouge_l(["a b c", "a b", "a"], candidates=1) == "a"
+    with pytest.raises(ValueError, match="no word"):
+        words_for_rouge_l(["?!"])
 
 
 def test_rouge_l_needs_pairs():
