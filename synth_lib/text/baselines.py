@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from itertools import product
 
+import numpy as np
 import torch
 
 from synth_lib.shapes import check_number, check_whole_number
@@ -63,18 +64,21 @@ def rouge_l(texts, references):
         one, other = _words(text), _words(reference)
         longest = [0] * (len(other) + 1)  # of the words of `one` so far and the first words of `other`
         for word in one:
-            longest = _longest(longest, word, other)
+            before = list(longest)
+            for column, other_word in enumerate(other):
+                same = before[column] + 1 if word == other_word else 0
+                longest[column + 1] = max(same, before[column + 1], longest[column])
         return 2 * longest[-1] / max(1, len(one) + len(other))
 
     return 100 * sum(map(f1, texts, references)) / len(texts)
 
 
 def words_for_rouge_l(references, candidates=100):
-    """The words that one who knows no context gives to everybody: a text whose ROUGE-L on `references` is high.
+    """What one who knows no context gives to everybody: a text whose ROUGE-L on `references` is high.
 
-    Greedy: of the `candidates` most frequent words the one is appended that raises the mean most, of equal ones the
-    most frequent, until none does.
-    Raises TypeError for one text instead of a list; ValueError if there is no word.
+    Greedy: of the `candidates` most frequent words one is put in where it raises the mean most, of equal ones the most
+    frequent, as far left as possible; until none does. Raises TypeError for one text instead of a list; ValueError if
+    there is no word.
     """
     _check_pairs("references", references, references)
     check_whole_number("candidates", candidates)
@@ -82,30 +86,44 @@ def words_for_rouge_l(references, candidates=100):
     frequent = [word for word, _ in Counter(word for other in others for word in other).most_common(candidates)]
     if not frequent:
         raise ValueError("references hold no word of letters a to z and digits")
-    chosen, best, rows = [], 0.0, [[0] * (len(other) + 1) for other in others]
+    number_of = {word: number for number, word in enumerate(frequent)}
+    sizes = np.array([len(other) for other in others])
+    codes = np.full((len(others), sizes.max()), -1)  # "batch length", the numbers of words; -1: another, or none
+    for row, other in zip(codes, others, strict=True):
+        row[: len(other)] = [number_of.get(word, -1) for word in other]
+    empty, chosen, best = np.zeros((len(others), sizes.max() + 1), dtype=int), [], 0.0
     while True:
-        tries = {word: [_longest(row, word, other) for row, other in zip(rows, others, strict=True)] for word in frequent}
-        count = len(chosen) + 1
+        before, behind = [empty], [empty]  # the longest subsequences of the first words, and of the last ones
+        for word, last in zip(chosen, chosen[::-1], strict=True):
+            before.append(_longest(before[-1], codes == word))
+            behind.append(_longest(behind[-1], codes[:, ::-1] == last))
         means = {
-            word: sum(2 * row[-1] / (count + len(other)) for row, other in zip(tried, others, strict=True))
-            for word, tried in tries.items()
+            (word, place): np.mean(2 * (_longest(rows, codes == word) + rest[:, ::-1]).max(axis=1) / (sizes + count))
+            for count in (len(chosen) + 1,)
+            for word in range(len(frequent))
+            for place, (rows, rest) in enumerate(zip(before, behind[::-1], strict=True))
         }
-        word = max(frequent, key=means.get)
-        if means[word] <= best:
-            return " ".join(chosen)
-        chosen, best, rows = [*chosen, word], means[word], tries[word]
+        word, place = max(means, key=means.get)
+        if means[word, place] <= best:
+            return " ".join(frequent[number] for number in chosen)
+        chosen.insert(place, word)
+        best = means[word, place]
 
 
 def _words(text):
     return re.findall("[a-z0-9]+", text.lower())
 
 
-def _longest(row, word, other):
-    """The lengths of the longest common subsequences with the first words of `other`, after one more word."""
-    result = [0]
-    for column, other_word in enumerate(other):
-        same = row[column] + 1 if word == other_word else 0
-        result.append(max(same, row[column + 1], result[column]))
+def _longest(rows, equal):
+    """The lengths of the longest common subsequences after one more word, one row for each text.
+
+    rows: those before it; column n is with the first n words of the text. equal: "batch length", where a word of the
+    text is the new one.
+    """
+    result = np.zeros_like(rows)
+    for column in range(equal.shape[1]):
+        same = np.where(equal[:, column], rows[:, column] + 1, 0)
+        result[:, column + 1] = np.maximum(np.maximum(same, rows[:, column + 1]), result[:, column])
     return result
 
 

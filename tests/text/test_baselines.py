@@ -107,11 +107,11 @@ def test_words_for_rouge_l_are_those_that_raise_it_most_one_after_the_other():
     chosen = []
     while True:
         words = Counter(re.findall("[a-z]+", " ".join(references).lower())).most_common()
-        tried = {word: rouge_l([" ".join([*chosen, word])] * 5, references) for word, _ in words}
-        best = max(tried, key=tried.get)
-        if chosen and tried[best] <= rouge_l([" ".join(chosen)] * 5, references):
+        texts = [[*chosen[:place], word, *chosen[place:]] for word, _ in words for place in range(len(chosen) + 1)]
+        rates = [rouge_l([" ".join(text)] * 5, references) for text in texts]
+        if chosen and max(rates) <= rouge_l([" ".join(chosen)] * 5, references) + 1e-9:
             break
-        chosen.append(best)
+        chosen = texts[rates.index(max(rates))]
     found = words_for_rouge_l(references)
     assert found == " ".join(chosen) and len(chosen) >= 3
     assert words_for_rouge_l(["a b c", "a b", "a"], candidates=1) == "a"
