@@ -66,7 +66,7 @@ def sentences():
         {name: f"{name} {mean(losses):.2f} ({len(losses)} seeds)" for name, losses in found.items()}
         for found in (final, losses_of("longer", "final"))
     )
-    live = losses_of("live", "live")
+    live, heads = losses_of("live", "live"), losses_of("why", "final")
     [live_steps] = {run["settings"]["steps"] for run in runs_of("live", "live")}
     bleu = losses_of("tatoeba", "final", "bleu")
     some = [f"{name} {mean(bleu[name]):.2f} ({len(bleu[name])} seeds)" for name in ("Vanilla", "Random", "Dense")]
@@ -80,6 +80,8 @@ def sentences():
         f"Tiny Shakespeare, {steps_of('nanogpt')}, each tuned alike (three tries more for tables), test loss: "
         f"{whole['Random']}, {whole['Vanilla']}, "
         f"{whole['Dense']}.",
+        f"With 8 heads instead of 4: Vanilla {mean(heads['Vanilla, 8 heads']):.2f}, Random "
+        f"{mean(heads['Random, 8 heads']):.2f} ({len(heads['Vanilla, 8 heads'])} seeds each).",
         f"After {steps_of('longer')}, at the rates that were best on one seed of {steps_of('nanogpt')[:-6]}: "
         f"{longer['Random']}, {longer['Dense']}, {longer['Vanilla']}. Most of the lead went, "
         f"{who_has_settled('longer')}, and counts whose order and fall-back are chosen on validation text have "
@@ -96,7 +98,7 @@ def sentences():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", range(7))
 def test_the_page_says_what_the_records_say(number):
     assert sentences()[number] in " ".join(PAGE.split())
 
@@ -200,6 +202,10 @@ def test_of_dialogues_rouge_tells_both_from_vanilla_and_perplexity_one_as_chapte
     for numbers in by_metric.values():
         assert {told(numbers[name], numbers["Vanilla"]) for name in mixtures} == {"same"}
     assert verdicts["rouge_l"] == ["higher", "higher"] and verdicts["perplexity"] == ["lower", "same"]
+    constant = losses_of("dialogue", "baseline", "rouge_l")["tuned words"][0]
+    assert max(map(max, by_metric["rouge_l"].values())) < constant == 23.75 and copied["rouge_l"] < constant
+    [chosen] = [run for run in runs_of("dialogue", "baseline") if run["variant"] == "tuned words"]
+    assert len(chosen["metrics"]["reply"].split()) == 11
     one_reply = losses_of("dialogue", "baseline", "bleu_4")["one reply"][0]
     assert max(by_metric["bleu_4"]["Vanilla"]) < one_reply and mean(by_metric["bleu_4"]["Random"]) < one_reply
     assert max(map(max, by_metric["bleu_4"].values())) < copied["bleu_4"]
@@ -225,13 +231,29 @@ def test_three_runs_of_mixtures_write_one_sentence_to_everybody_as_chapter_13_sa
 
 
 def test_of_the_ranks_8_is_nearly_enough_as_chapter_13_says():
-    ranks, eight = losses_of("why", "final"), losses_of("nanogpt", "final")["Factorized Random"]
+    changed, eight = losses_of("why", "final"), losses_of("nanogpt", "final")["Factorized Random"]
+    ranks = {name: losses for name, losses in changed.items() if "rank" in name}
     verdicts = {name.removeprefix("Factorized Random, rank "): told(losses, eight) for name, losses in ranks.items()}
     assert verdicts == {"2": "higher", "4": "higher", "16": "lower", "32": "same"}
     assert f"{mean(eight) - mean(ranks['Factorized Random, rank 16']):.3f}" == "0.007"
-    chosen = {run["variant"][-2:].strip(): run["settings"] for run in runs_of("why", "final")}
+    runs = [run for run in runs_of("why", "final") if "rank" in run["variant"]]
+    chosen = {run["variant"][-2:].strip(): run["settings"] for run in runs}
     assert {settings["r_learning_rate_factor"] for settings in chosen.values()} == {10}
     assert {rank for rank, settings in chosen.items() if settings["learning_rate"] != 2e-3} == {"2"}
+
+
+def test_vanilla_needs_heads_and_random_does_not_as_chapter_13_says():
+    changed, four = losses_of("why", "final"), losses_of("nanogpt", "final")
+    names = {1: "1 head", 2: "2 heads", 8: "8 heads"}
+    vanilla, random = (
+        {head: changed[f"{name}, {some}"] for head, some in names.items()} for name in ("Vanilla", "Random")
+    )
+    assert [told(losses, four["Vanilla"]) for losses in vanilla.values()] == ["higher", "higher", "same"]
+    assert {told(losses, four["Random"]) for losses in random.values()} == {"same"}
+    lead = {head: f"{mean(vanilla[head]) - mean(random[head]):.3f}" for head in vanilla}
+    assert (lead[1], lead[8]) == ("0.237", "0.102") and told(random[8], vanilla[8]) == "lower"
+    of_eight = [run["settings"] for run in runs_of("why", "final") if run["variant"] == "Vanilla, 8 heads"]
+    assert {settings["learning_rate"] for settings in of_eight} == {3e-3}
 
 
 @pytest.mark.parametrize(("name", "factor"), [("nanogpt", 100), ("tatoeba", 100), ("grammar", 30)])
