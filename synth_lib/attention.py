@@ -95,8 +95,7 @@ class Attention(nn.Module):
         always_plain: set it to True, and y is computed by the plain kernel where nobody asks for the weights, too.
         pattern: None, or a module that leaves a query only some of the keys that the mask allows: see `sparse`.
 
-    Raises:
-        ValueError: a size, name or option that does not fit; the message says which and what would.
+    Raises ValueError: a size, name or option that does not fit; the message says which and what would.
     """
 
     def __init__(self, d_model, head, max_length, score="dense",

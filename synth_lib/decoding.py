@@ -25,8 +25,7 @@ def sample(logits, temperature=1.0, *, top_k=None, top_p=None, generator=None):
         generator: a torch.Generator on the CPU (default: torch's own), where the token is drawn: so a seed means
             the same on every device.
 
-    Raises:
-        ValueError: an option is out of its range; logits are not "batch vocab", or NaN or infinite.
+    Raises ValueError: an option is out of its range; logits are not "batch vocab", or NaN or infinite.
     """
     check_sampling(temperature, top_k, top_p)
     if logits.ndim != 2:

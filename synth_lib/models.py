@@ -129,8 +129,7 @@ class LanguageModel(_Model):
         cache: read each token once and keep what the later ones need of it (`Cache`); without it, every step reads
         the whole text again, and finds the same. Beyond max_length every step has to: each token moves by one position.
 
-        Raises:
-            ValueError: an option of `decoding.sample`, or count, does not fit; otherwise as `forward`.
+        Raises ValueError: an option of `decoding.sample`, or count, does not fit; otherwise as `forward`.
         """
         if count != 0:
             check_whole_number("count", count)
@@ -161,8 +160,7 @@ class EncoderDecoder(_Model):
         score: S of the self-attention of both, one name for all layers or a list of names with one for each.
         cross_score: S of the cross-attention, a name. The paper keeps the dot product.
 
-    Raises:
-        TypeError, ValueError: as for `LanguageModel`; modules in `score`, which encoder and decoder would share.
+    Raises TypeError, ValueError: as for `LanguageModel`; modules in `score`, which encoder and decoder would share.
     """
 
     def __init__(self, vocab, d_model, head, layer, max_length, score="dot_product",
@@ -194,8 +192,7 @@ class EncoderDecoder(_Model):
                 target needs no mask: no token before it looks there.
             source_lengths: how many tokens of each source are real, see `masks.padding`; None: all.
 
-        Raises:
-            TypeError, ValueError: tokens are not int64, have not two axes, or are too long; lengths do not fit.
+        Raises TypeError, ValueError: tokens are not int64, have not two axes, or are too long; lengths do not fit.
         """
         mask = _mask(source_lengths, source)
         memory, _ = self._encode(source, mask, need_weights=False)
@@ -227,8 +224,7 @@ class EncoderDecoder(_Model):
             beam: how many beginnings of each target go on, see `decoding.beam_search`; 1 is greedy.
             length_penalty: see `decoding.length_factor`; 0.6 in the paper. Greedy search has no use for it.
 
-        Raises:
-            ValueError: `count` is above max_length, `beam` is below 1, `length_penalty` is negative.
+        Raises ValueError: `count` is above max_length, `beam` is below 1, `length_penalty` is negative.
         """
         check_whole_number("count", count)
         check_whole_number("beam", beam)
@@ -281,8 +277,7 @@ class Classifier(_Model):
         label: the number of classes.
         vocab, d_model, head, layer, max_length, score, dropout, bias, **score_options: as for `LanguageModel`.
 
-    Raises:
-        TypeError, ValueError: as for `LanguageModel`.
+    Raises TypeError, ValueError: as for `LanguageModel`.
     """
 
     def __init__(self, vocab, label, d_model, head, layer, max_length, score="dot_product",
@@ -302,8 +297,7 @@ class Classifier(_Model):
 
         lengths: how many tokens of each text are real, at least 1, see `masks.padding`; None: all.
 
-        Raises:
-            TypeError, ValueError: tokens are not int64, have not two axes, or are too long; lengths do not fit.
+        Raises TypeError, ValueError: tokens are not int64, have not two axes, or are too long; lengths do not fit.
         """
         mask = _mask(lengths, tokens)
         x, _ = self._run(tokens, mask, need_weights=False)

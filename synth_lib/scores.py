@@ -58,8 +58,7 @@ class Score(nn.Module):
         folds_into: None, or what fold(x, memory, length, start, cache) -> `Folded` is made of: "token keys",
             "parameter keys", "tables", "products". Then a fused kernel can compute it.
 
-    Raises:
-        ValueError: a size is below 1, or `head` does not divide `d_model`.
+    Raises ValueError: a size is below 1, or `head` does not divide `d_model`.
     """
 
     reads_tokens = True
@@ -267,8 +266,7 @@ class FactorizedDense(Score):
     Args:
         a, b: the two factors of max_length. Default: the most square pair.
 
-    Raises:
-        ValueError: a * b is not max_length; the message proposes a pair.
+    Raises ValueError: a * b is not max_length; the message proposes a pair.
     """
 
     folds_into = {"products"}
@@ -306,8 +304,7 @@ class FactorizedRandom(Score):
         rank: k, the inner axis; 8 in the paper.
         initial_scale: standard deviation of the *scores* R1 R2^T at the start. Default 1 / sqrt(max_length), as Random.
 
-    Raises:
-        ValueError: `rank` is below 1; `initial_scale` is not above 0 (both factors would stay 0 for ever).
+    Raises ValueError: `rank` is below 1; `initial_scale` is not above 0 (both factors would stay 0 for ever).
     """
 
     reads_tokens = False
@@ -416,8 +413,7 @@ def make_score(name, d_model, head, max_length, **options):
     Every option goes to each part that knows it: `rank` to factorized_random, `a` and `b` to factorized_dense,
     `initial_scale` to all the random ones, `bias` (default True) to those with linear layers.
 
-    Raises:
-        ValueError: a name is unknown, or no part knows an option.
+    Raises ValueError: a name is unknown, or no part knows an option.
     """
     names = [part.strip() for part in str(name).split("+")]
     for part in names:
