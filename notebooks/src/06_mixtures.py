@@ -1216,8 +1216,7 @@ assert all(equal(our, their) for our, their in zip(of_ours, of_library, strict=T
 
 # %% [markdown]
 # > **Output projection.** Equations (3), (4) and (6) to (9) end with the average of the values. Transformers send the
-# result
-# > through one more layer, $d \to d$, that mixes the heads; our layers have it too.
+# > result through one more layer, $d \to d$, that mixes the heads; our layers have it too.
 #
 # ### Stretch 06.5: the position that nobody wants
 #

@@ -1238,12 +1238,12 @@ assert not any(settled(run["curve"]) for found in characters.values() for run in
 assert header["tasks"]["language model"]["settings"]["steps"] == 2000
 
 # %% [markdown]
-# The order is nearly the other way round. Both Randoms, which read no token to make their map, are below every run
-# with a dot product, and strided, which leaves most keys out, is below full in every seed. Before you conclude that
+# The order is nearly the other way round. Both Randoms, which read no token to make their map, are below every run with
+# a dot product, and strided, which leaves most keys out, is below full in every seed. Before you conclude that
 # comparing is of no use on text: *none of the 21 runs had settled* (a loss that falls by less than 1 % in the last
-# fifth of the steps), and counting five characters is better than all
-# of them. It is the order of 2,000 steps at this size, so a table of who *learns* fast. In chapter 13 most of such a
-# lead of Random went when the models trained longer; what patterns do then was not measured.
+# fifth of the steps), and counting five characters is better than all of them. It is the order of 2,000 steps at this
+# size, so a table of who *learns* fast. In chapter 13 most of such a lead of Random went when the models trained
+# longer; what patterns do then was not measured.
 #
 # ### Stretch 10.6: two sentences that a hash gets wrong
 #

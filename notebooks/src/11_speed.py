@@ -1388,9 +1388,9 @@ plots.show(
 # Even sdpa stays at almost three floors: its exponentials are in no count.
 #
 # **Dense** without its bias is within 3 % of sdpa: a little slower on a full map, not told apart under a causal mask.
-# With the bias a head has 72 features where it had 64:
-# $d_\text{head}$, one for $b_2$, and zeros up to a multiple of 8. That is 1.07 times the operations, and 1.31 times
-# the time. It looks like a size that fits the blocks of the kernel badly; the record does not prove that.
+# With the bias a head has 72 features where it had 64: $d_\text{head}$, one for $b_2$, and zeros up to a multiple of 8.
+# That is 1.07 times the operations, and 1.31 times the time. It looks like a size that fits the blocks of the kernel
+# badly; the record does not prove that.
 #
 # **Random** is the disappointment: by its floor more than twice as fast as sdpa, measured slower, and slower still
 # under a causal mask. The spread is a hint: it looks as if the card waited for a chain of small launches. The record

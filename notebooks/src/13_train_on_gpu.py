@@ -817,12 +817,12 @@ assert min(of_tuning["Factorized Random"].values()) < min(of_vanilla + of_dense)
 
 # %% [markdown]
 # The hypothesis survives. On characters each larger factor is better for Random, in both settings, and 100 is the edge
-# of what was tried; so it is on everyday sentences (section 6). On the grammar (section 5) and on dialogues 30 is best.
-# The factor also changes places in the table: in the tuning Random is behind Factorized Random at 3 and 10, and ahead
-# at 30 and
-# 100. In this tuning Random is below Vanilla's best from 3 on, at every factor; 1 was not tried. And 100 for all tables
-# would be wrong: there Factorized Random, a product of two tables, is worse than every Vanilla of the same tuning. Each
-# number of the tuning is one seed after a third of the steps; of the first version nobody tuned the other rates.
+# of what was tried; so it is on everyday sentences (section 6). On the grammar (section 5) and on dialogues 30 is
+# best. The factor also changes places in the table: in the tuning Random is behind Factorized Random at 3 and 10, and
+# ahead at 30 and 100. In this tuning Random is below Vanilla's best from 3 on, at every factor; 1 was not tried. And
+# 100 for all tables would be wrong: there Factorized Random, a product of two tables, is worse than every Vanilla of
+# the same tuning. Each number of the tuning is one seed after a third of the steps; of the first version nobody tuned
+# the other rates.
 #
 # If $R$ could hardly move, its map would still be near uniform when training ends, as in the paper's histograms of
 # Random. Here are the weights of one seed of each, at the chosen rates. Counted are the last 16 positions, which may
@@ -1137,12 +1137,11 @@ steps_table(curves_of(read("tatoeba")), {"loss": 2.5})
 
 # %% [markdown]
 # On real sentences too, Random, which reads no token, is not told apart from Vanilla. (In the paper it is 0.4 lower, in
-# one run each.) Dense and
-# Factorized Random are not as near as they were there: their BLEU is lower with every seed, Dense about where a copy of
-# the nearest sentence is. Random + Vanilla, the paper's best, has the lowest loss with every seed, and is not told
-# apart by BLEU. Nobody has settled, so this is an order of 4,500 steps, by three seeds; whether Dense catches up,
-# nobody has measured. The rates were chosen after a third of the steps, and on characters that made Dense look worse
-# than it is. Vanilla and Random chose rates at the *edge*, so both may do better than told.
+# one run each.) Dense and Factorized Random are not as near as they were there: their BLEU is lower with every seed,
+# Dense about where a copy of the nearest sentence is. Random + Vanilla, the paper's best, has the lowest loss with
+# every seed, and is not told apart by BLEU. Nobody has settled, so this is an order of 4,500 steps, by three seeds;
+# whether Dense catches up, nobody has measured. The rates were chosen after a third of the steps, and on characters
+# that made Dense look worse than it is. Vanilla and Random chose rates at the *edge*, so both may do better than told.
 #
 # In all of these, cross-attention still compares tokens. Three runs put a Random S there, too: now no map in the model
 # depends on what the tokens are. Their BLEU is lower than Random's with every seed, and below the copy's. So with these

@@ -93,13 +93,13 @@ def words_for_rouge_l(references, candidates=100):
         row[: len(other)] = [number_of.get(word, -1) for word in other]
     empty, chosen, best = np.zeros((len(others), sizes.max() + 1), dtype=int), [], 0.0
     while True:
+        count = len(chosen) + 1
         before, behind = [empty], [empty]  # the longest subsequences of the first words, and of the last ones
         for word, last in zip(chosen, chosen[::-1], strict=True):
             before.append(_longest(before[-1], codes == word))
             behind.append(_longest(behind[-1], codes[:, ::-1] == last))
         means = {
             (word, place): np.mean(2 * (_longest(rows, codes == word) + rest[:, ::-1]).max(axis=1) / (sizes + count))
-            for count in (len(chosen) + 1,)
             for word in range(len(frequent))
             for place, (rows, rest) in enumerate(zip(before, behind[::-1], strict=True))
         }
